@@ -1,1 +1,1 @@
-"""Adapters: one framework each, imported on first use. They never import each other."""
+"""Adapters for one framework each, imported on first use. They never import each other."""

@@ -1,8 +1,8 @@
-"""Iterables: generator functions, re-iterable objects, generators, and objects with a state of their own.
+"""Iterables: generator functions, re-iterable objects, generators, and objects with their own state.
 
-An object (or the iterator that it gives) with `state_dict`/`load_state_dict` or `get_state`/`set_state` resumes by its
-own state. Any other one is opened again and skipped through, so what it gives in an epoch must not depend on earlier
-epochs; it is told the epoch by an argument `epoch` of the function, or by a method `set_epoch`.
+An object that has `state_dict`/`load_state_dict` or `get_state`/`set_state`, or whose iterator has them, resumes from
+that state. Anything else is opened again and skipped through, so the elements of an epoch must not depend on earlier
+epochs. The function gets the epoch as an argument `epoch`, or the object with a method `set_epoch`.
 """
 
 from __future__ import annotations
@@ -40,9 +40,9 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     name = name_of(source, options.identity)
     if ask(source, "restart_on_stop_iteration", False) is True:
         raise UnsupportedError(
-            f"{name} was made with restart_on_stop_iteration=True, so that after its last element its state is "
-            "already that of the next epoch.\nA run that resumes there would read that epoch as part of the old one. "
-            "Make it with restart_on_stop_iteration=False."
+            f"{name} was created with restart_on_stop_iteration=True, so after its last element its state already "
+            "belongs to the next epoch.\nA run that resumes there would count that epoch as part of the old one. "
+            "Create it with restart_on_stop_iteration=False."
         )
     if issubclass(type(source), type):
         return FunctionBackend(source, name), options
@@ -64,10 +64,10 @@ class FunctionBackend:
     """A function that returns a fresh iterable for each epoch.
 
     Args:
-        function: called without arguments, or with `epoch=` where it has a parameter of that name.
+        function: called without arguments, or with `epoch=` if it has a parameter of that name.
         name: a name for the data.
-        length: number of elements per epoch, where it is known.
-        stored: tells what it reads, where that is known.
+        length: number of elements per epoch, if known.
+        stored: a fingerprint of the data, if known.
     """
 
     kind = "iterable"
@@ -86,17 +86,17 @@ class FunctionBackend:
         return self._watch(self._call(epoch), skips=True)
 
     def snapshot(self) -> Any:
-        """Return the iterator's own state in the middle of an epoch; None where it has none, and between epochs."""
+        """Return the iterator's own state in the middle of an epoch; None if it has none, and between epochs."""
         methods = None if self._iterator is None or self._iterator.ended else state_methods(self._iterator.inner)
         return None if methods is None else methods[0]()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Call the function, and give the state to the iterator over what it returns."""
+        """Call the function, and restore the state of the iterator over its result."""
         produced = self._call(epoch)
         return self._watch_at(produced, None, snapshot, (False, False))
 
     def restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Call the function, and give the state to what it returns before that is iterated."""
+        """Call the function, and restore the state of its result before that is iterated over."""
         produced = self._call(epoch)
         if state_methods(produced) is None:
             return self._watch_at(produced, None, snapshot, (False, False))
@@ -122,9 +122,9 @@ class FunctionBackend:
 
 
 class ObjectBackend:
-    """An object that goes on where it stands: one with a state of its own, or an iterator.
+    """An object that continues from its current position: an object with its own state, or an iterator.
 
-    The iterator that it gives may have a state, too, which then goes with that of the object.
+    Its iterator may also have a state, which is then saved together with the object's.
 
     Args:
         source: has `__iter__` or `__next__`.
@@ -138,19 +138,19 @@ class ObjectBackend:
         self._methods = state_methods(source)
         self._own_iterator = has(source, "__next__")
         self._iterator: _Watched | None = None
-        # The length is asked for before anything was read, as it may be that of what is left.
+        # The length is read before any element, as it may be the number of elements left.
         self.traits = Traits(length=_length(source, name), goes_on=True, snapshot_every=_snapshot_every(source))
         self.stored = shards_of(source)
         self.identity = {"source": name}
 
     def open(self, epoch: int) -> Iterator[Any]:
-        """Begin an epoch."""
+        """Start an epoch."""
         once = None
         if self._own_iterator and self._iterator is not None:
             once = OnePassError(
-                f"{self.identity['source']} can be read once, but epoch {epoch} needs to read it from its beginning.\n"
-                "There is nothing left in it. Give the function that makes it instead of what the function returned: "
-                "wrap(make) instead of wrap(make())."
+                f"{self.identity['source']} can only be read once, but epoch {epoch} must read it from the start.\n"
+                "There is nothing left in it. Pass the function that makes it instead of its result: wrap(make) "
+                "instead of wrap(make())."
             )
             if self._methods is None and not (self._iterator.ended and _may_set_back(self._source)):
                 raise once
@@ -158,24 +158,24 @@ class ObjectBackend:
         return self._iterate(once)
 
     def snapshot(self) -> Any:
-        """Return the source's own state, with that of its iterator; None where it has none."""
+        """Return the source's own state, and the state of its iterator; None if it has none."""
         if self._methods is None:
             return None
         if self._iterator is None:
             try:
                 return self._methods[0]()
-            except Exception:  # noqa: BLE001  # of whatever type: some have no state before their first iter()
+            except Exception:  # noqa: BLE001  # any type: some sources have no state before their first iter()
                 return None
         own, iterator = self._methods[0](), self._iterator
         methods = None if iterator.ended or iterator.inner is self._source else state_methods(iterator.inner)
         return own if methods is None else {_OBJECT: own, _ITERATOR: methods[0]()}
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give the source its state back, and continue."""
+        """Restore the source's state, and continue."""
         return self._restore(epoch, snapshot, 0)
 
     def restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give the source its state back in the other order."""
+        """Restore the source's state in the opposite order."""
         return self._restore(epoch, snapshot, -1)
 
     def _restore(self, epoch: int, snapshot: Any, which: int) -> Iterator[Any]:
@@ -189,7 +189,7 @@ class ObjectBackend:
         return self._iterator
 
     def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give the source the state that it had between two epochs, and begin the later one, as `open` does."""
+        """Restore the state that the source had between two epochs, and start the later one, as `open` does."""
         give_back(self._source, snapshot, self.identity["source"])
         set_epoch(self._source, epoch)
         return self._iterate()
@@ -205,25 +205,25 @@ class ObjectBackend:
 
 
 def _snapshot_every(source: Any) -> int:
-    """Return the steps between two snapshots that are taken in advance, as a source whose own are costly says it."""
+    """Return how many steps lie between two snapshots taken in advance; a source with costly snapshots sets it."""
     every = ask(source, "snapshot_every")
-    return 1 if every is None else check_count("snapshot_every", every, "The source says it, and it counts steps.")
+    return 1 if every is None else check_count("snapshot_every", every, "It counts steps, and the source sets it.")
 
 
 def _may_set_back(iterator: Any) -> bool:
-    """Return whether the `__iter__` of an iterator is code that does more than return it."""
+    """Return whether the `__iter__` of an iterator does more than return it."""
     code = ask(ask(type(iterator), "__iter__"), "__code__")
     return code is not None and bool(code.co_names)
 
 
 def set_epoch(source: Any, epoch: int) -> None:
-    """Tell a source the epoch, where it wants to know."""
+    """Call a source's `set_epoch`, if it has one."""
     if callable(tell := ask(source, "set_epoch")):
         tell(epoch)
 
 
 def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
-    """Return whether a function wants to know the epoch.
+    """Return whether a function takes the epoch.
 
     Raises:
         UnsupportedError: it cannot be called without other arguments.
@@ -236,8 +236,8 @@ def _takes_epoch(function: Callable[..., Any], name: str) -> bool:
     except TypeError as error:
         raise UnsupportedError(
             f"{name} cannot be called without arguments: {error}.\n"
-            "It is called once per epoch, with nothing but the epoch where it has a parameter of that name. Give a "
-            "function that needs no more, such as functools.partial(function, ...)."
+            "It is called once per epoch, with no argument but epoch (if it has that parameter). Pass a function that "
+            "needs no other arguments, such as functools.partial(function, ...)."
         ) from error
     return "epoch" in signature.parameters
 
@@ -247,11 +247,11 @@ def _call(name: str, function: Callable[..., Any], arguments: dict[str, Any]) ->
         return function(**arguments)
     except TypeError as error:
         if error.__traceback__ is None or error.__traceback__.tb_next is not None:
-            raise  # by what the function does, not by how it is called
+            raise  # raised inside the function, not when calling it
         raise UnsupportedError(
             f"{name} could not be called: {error}.\n"
-            "It is called once per epoch, with nothing but the epoch where it has a parameter of that name. Give a "
-            "function that needs no more, such as functools.partial(function, ...)."
+            "It is called once per epoch, with no argument but epoch (if it has that parameter). Pass a function that "
+            "needs no other arguments, such as functools.partial(function, ...)."
         ) from error
 
 
@@ -265,16 +265,16 @@ def _iterate(name: str, produced: Any, begin: Callable[[Any], Iterator[Any]] = i
 
 def _not_iterable(name: str, produced: Any) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} gives nothing to iterate over, but an object of the type {qualname_of(type(produced))}.\n"
-        "There would be no batches. Give something with __iter__, or a function that returns such a thing or yields."
+        f"{name} provides nothing to iterate over: got an object of the type {qualname_of(type(produced))}.\n"
+        "There would be no batches. Pass an object with __iter__, or a function that returns one or yields."
     )
 
 
 def _length(source: Any, name: str) -> int | None:
-    """Return the number of elements; None if the source has no `__len__`, or one that raises: a loop asks for none.
+    """Return the number of elements; None if the source has no `__len__`, or it raises an error: loops do not need it.
 
     Raises:
-        ConfigurationError: it says one that Python cannot count to.
+        ConfigurationError: the length is larger than Python can handle.
     """
     try:
         return length_of(source, name)
@@ -282,7 +282,7 @@ def _length(source: Any, name: str) -> int | None:
         return None
     except (ConfigurationError, KeyboardInterrupt, SystemExit):
         raise
-    except BaseException:  # noqa: BLE001  # a user's object raises whatever it likes
+    except BaseException:  # noqa: BLE001  # user code may raise anything
         return None
 
 
@@ -303,7 +303,7 @@ class _Watched:
 
     Args:
         inner: the source's iterator.
-        empty: raised where there is no element at all.
+        empty: raised if there is no element at all.
     """
 
     def __init__(self, inner: Iterator[Any], empty: OnePassError | None = None) -> None:
@@ -327,7 +327,7 @@ class _Watched:
         return element
 
     def end(self, *, fresh: bool) -> None:
-        """Close a generator, or whatever else was made for one pass; an object of the user's may be iterated again."""
+        """Close a generator, or an iterator made for one pass; a user's object may be iterated over again."""
         close = ask(self.inner, "close")
         if callable(close) and (fresh or isinstance(self.inner, (GeneratorType, Borrowed))):
             close()

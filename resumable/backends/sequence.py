@@ -1,6 +1,6 @@
 """Sequences: lists, tuples, ranges, arrays, tensors, and any object with `__getitem__` and `__len__`.
 
-Without `batch_size` the elements are the batches; with it they are samples to collate.
+Without `batch_size`, the elements are the batches; with it, they are samples to collate.
 """
 
 from __future__ import annotations
@@ -29,12 +29,12 @@ if TYPE_CHECKING:
 
 __all__ = ["SequenceBackend", "adapt"]
 
-_ARRAYS = {"numpy.ndarray", "torch.Tensor"}  # what takes any array of indices; others want them sorted, or not at all
+_ARRAYS = {"numpy.ndarray", "torch.Tensor"}  # take any array of indices; other types want them sorted, or reject them
 
 
 def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     """Adapt a sequence."""
-    options.refuse("a sequence", shard="The ranks get disjoint samples by their index, whatever the source is.")
+    options.refuse("a sequence", shard="Samples are divided among the ranks by index, whatever the source is.")
     backend = SequenceBackend(source, options.with_defaults(), own_state(source, unless=None, stacklevel=5))
     refuse_hidden_order(source, "the source")
     return backend, options.resolve_sampler(source, backend.length)
@@ -46,7 +46,7 @@ class SequenceBackend:
     Args:
         source: has `source[index]` and `len(source)`.
         options: batch size, transform, collate, randomness and identity.
-        remembers: gets and sets what it remembers from sample to sample.
+        remembers: gets and sets the state of the source.
     """
 
     kind = "sequence"
@@ -67,14 +67,14 @@ class SequenceBackend:
         roots = {"dataset": source, "transform": options.transform, "collate": options.collate}
         seeding = Seeding(roots)
         if remembers is not None:
-            seeding.own.forget("dataset")  # which brings back what it draws from
+            seeding.own.forget("dataset")  # its own state restores its RNGs
         self._reader = Reader(samples, collate, options.randomness, together, seeding, options.recorder)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""
         for request in requests:
             if self._gather:
-                yield self._source[np.array(request.indices)]  # a copy: tensors take no read-only array
+                yield self._source[np.array(request.indices)]  # a copy: tensors reject read-only arrays
             else:
                 yield self._reader.read_isolated(request)
 
@@ -87,7 +87,7 @@ class _Transformed:
         return self._transform(self._source[index])
 
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Upcoming | None]) -> None:
-        """Pass on what is to be read; see `resumable.protocols.Prefetching`."""
+        """Pass on the upcoming indices; see `resumable.protocols.Prefetching`."""
         method = ask(type(self._source), "resumable_prefetch")
         if method is not None:
             method(self._source, indices, upcoming)

@@ -1,12 +1,12 @@
 """Samplers: pure functions from a position in an epoch to a sample index.
 
-A sampler has no state, costs O(1) memory in the length of the data, and can be asked for any range of any epoch:
+A sampler has no state, needs O(1) memory in the length of the data, and can compute any range of any epoch:
 
     >>> from resumable.samplers import Shuffle
     >>> Shuffle(10, seed=0).indices(epoch=0, start=2, stop=6)
     array([7, 8, 0, 2])
 
-Any object with the members of `Sampler` will do; there is no base class.
+Any object with the members of `Sampler` works; there is no base class.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -1,4 +1,4 @@
-"""The protocol of a sampler, and what its implementations share."""
+"""The protocol of a sampler, and helpers that its implementations share."""
 
 from __future__ import annotations
 
@@ -31,30 +31,30 @@ class Sampler(Protocol):
         ...
 
     def spec(self) -> dict[str, int | str]:
-        """Describe the sampler by plain values: its algorithm under `name` (with a version) and what it depends on.
+        """Describe the sampler with plain values: its algorithm as `name` (with a version), and its parameters.
 
-        Two samplers with the same spec give the same order; the spec is stored in the state and compared on load.
+        Two samplers with the same spec have the same order. The spec is stored in the state and compared on load.
         """
         ...
 
 
 @runtime_checkable
 class Bindable(Sampler, Protocol):
-    """A sampler that may leave something open, which the global batch says when a Loader first opens its stream.
+    """A sampler with optional parameters that the global batch determines when a Loader first opens its stream.
 
-    From then on it is in the spec, and so in the state, and stays, whatever the global batch becomes.
+    From then on, they are part of the spec and the state, and do not change with the global batch.
     """
 
     def bound_to(self, global_batch: int) -> Sampler:
-        """Return the sampler with what fits a global batch, where something is open."""
+        """Return the sampler with its open parameters set to fit a global batch."""
         ...
 
     def bound_as(self, spec: Mapping[str, Any]) -> Sampler:
-        """Return the sampler with what the spec of a state says; itself where nothing is open, or that says nothing."""
+        """Return the sampler with its open parameters set from a state's spec; unchanged if the spec has none."""
         ...
 
     def doubt(self, global_batch: int) -> str:
-        """Return why it does not fit a global batch, for a warning; empty where it does."""
+        """Return why the sampler does not fit a global batch, for a warning; empty if it does."""
         ...
 
 
@@ -66,10 +66,10 @@ def check_length(length: object, what: str) -> int:
         what: its name in messages.
 
     Raises:
-        ConfigurationError: it is no integer, below 1, or above 2**62, as positions are 64-bit integers.
+        ConfigurationError: it is not an integer, or is below 1 or above 2**62, as positions are 64-bit integers.
     """
     try:
-        value = operator.index(length)  # type: ignore[arg-type]  # what is no integer raises
+        value = operator.index(length)  # type: ignore[arg-type]  # raises for other types
     except TypeError:
         value = 0
     if value > LONGEST:
@@ -80,32 +80,32 @@ def check_length(length: object, what: str) -> int:
     if value < 1:
         raise ConfigurationError(
             f"{what} must be an integer of 1 or more, but it is {length!r}.\n"
-            "There would be nothing to read. Check where the data comes from: an empty list, a wrong path or a filter?"
+            "There would be nothing to read. Check the data source for an empty list, a wrong path or a filter."
         )
     return value
 
 
-def length_of(source: Any, name: str, instead: str = "Give something with at least one dimension and a len().") -> int:
+def length_of(source: Any, name: str, instead: str = "Pass something with at least one dimension and a len().") -> int:
     """Return `len(source)`.
 
     Args:
-        source: has a length.
+        source: an object with a length.
         name: of the source, for the message.
-        instead: what to do if it has none.
+        instead: advice for the message if it has none.
 
     Raises:
         UnsupportedError: it has none.
-        ConfigurationError: it is not a length that Python can count to. Its other errors are raised unchanged.
+        ConfigurationError: the length is larger than Python can handle. Other errors are raised unchanged.
     """
     try:
         return len(source)
     except (TypeError, NotImplementedError) as error:
         raise UnsupportedError(
-            f"{name} has no length: {error}.\nWhich samples there are could not be known. {instead}"
+            f"{name} has no length: {error}.\nThe number of samples is needed, but unknown. {instead}"
         ) from error
     except (OverflowError, ValueError) as error:
         if error.__traceback__ is not None and error.__traceback__.tb_next is not None:
-            raise  # the code of the source did, and not Python because of its answer
+            raise  # the source's own code raised it, not Python because of the returned value
         raise ConfigurationError(
             f"the length of {name} is out of range: {error}.\n"
             "Positions are 64-bit integers and would overflow. Use a length from 0 to 2**62."
@@ -113,13 +113,13 @@ def length_of(source: Any, name: str, instead: str = "Give something with at lea
 
 
 def check_range(start: int, stop: int, length: int) -> None:
-    """Refuse positions outside of `0..length`.
+    """Check that positions are in `0..length`.
 
     Raises:
-        ConfigurationError: they are.
+        ConfigurationError: they are not.
     """
     if not 0 <= start <= stop <= length:
         raise ConfigurationError(
-            f"positions {start}..{stop} were asked for, but an epoch has the positions 0..{length}.\n"
-            "No sample belongs to them. Ask for a range inside of the epoch."
+            f"positions {start}..{stop} were requested, but an epoch has the positions 0..{length}.\n"
+            "There are no samples at other positions. Request a range inside the epoch."
         )

@@ -1,4 +1,4 @@
-"""A mixture of sources: exact proportions in every window, and each source once per epoch of its own."""
+"""A mixture of sources: exact proportions in every window, and every sample once per epoch of its source."""
 
 from __future__ import annotations
 
@@ -25,178 +25,42 @@ if TYPE_CHECKING:
 __all__ = ["Mixture", "mixture_of"]
 
 
-# How the samples of each source of a mixture are shuffled: as a whole, or in blocks.
-
-_MOST_PERMUTATIONS = 256
-
-
-class Stretch(NamedTuple):
-    """Samples of a source in blocks that follow one another in its own order.
-
-    Args:
-        first: number of the source's first sample in the mixture.
-        order: of the samples of the source.
-        begin: epoch of the source, and the position in it, of the first one.
-        end: those after the last one.
-    """
-
-    first: int
-    order: Blocks
-    begin: tuple[int, int]
-    end: tuple[int, int]
-
-
-class OwnOrders:
-    """The order of each source in the epochs of its own.
-
-    Args:
-        sizes: samples of each source, by its name.
-        seed: of the mixture; each source has one of its own, made of that and its name.
-        blocks: orders of those that are shuffled in blocks, by name; their own seeds do not count.
-
-    Raises:
-        ConfigurationError: an order is for no source, or for another number of samples.
-    """
-
-    def __init__(self, sizes: Mapping[str, int], seed: int, blocks: Mapping[str, Blocks]) -> None:
-        self._sizes = list(sizes.values())
-        self._seeds = [int(derive(seed, name, words=1, purpose=b"mixture-source")[0]) for name in sizes]
-        for name, order in blocks.items():
-            if sizes.get(name) != order.length:
-                raise ConfigurationError(
-                    f"an order of {order.length} samples in blocks was given for {name!r}, which has "
-                    f"{sizes.get(name, 'no')} samples.\nOther samples would be read. Give each source Blocks(sizes)."
-                )
-        own = [(source, name) for source, name in enumerate(sizes) if name in blocks]
-        self._blocks = {source: blocks[name].seeded(self._seeds[source]) for source, name in own}
-        self._names = [name for _, name in own]
-        self._begin_caches()
-
-    def _begin_caches(self) -> None:
-        self._order = lru_cache(maxsize=max(_MOST_PERMUTATIONS, 2 * len(self._sizes)))(self._shuffle)
-
-    def _shuffle(self, source: int, epoch: int) -> Permutation:
-        return Permutation(self._sizes[source], self._seeds[source], epoch)
-
-    def samples(self, source: int, first: int, count: int) -> IntArray:
-        """Return the samples of a source that are next after its first ones, over as many of its epochs as it takes."""
-        size, parts = self._sizes[source], []
-        while count:
-            epoch, place = divmod(first, size)
-            taken = min(count, size - place)
-            parts.append(self._range(source, epoch, place, place + taken))
-            first, count = first + taken, count - taken
-        return np.concatenate(parts)
-
-    def _range(self, source: int, epoch: int, start: int, stop: int) -> IntArray:
-        blocks = self._blocks.get(source)
-        return self._order(source, epoch).range(start, stop) if blocks is None else blocks.indices(epoch, start, stop)
-
-    def stretches(self, before: Sequence[int], after: Sequence[int]) -> list[Stretch]:
-        """Return what is read of each source in blocks.
-
-        Args:
-            before: how many samples of each source were read before.
-            after: how many were after that.
-        """
-        firsts = [0, *np.cumsum(self._sizes).tolist()]
-        found = []
-        for source, order in self._blocks.items():
-            size = self._sizes[source]
-            if before[source] < after[source]:
-                epoch, place = divmod(after[source] - 1, size)
-                begin = divmod(before[source], size)
-                found.append(Stretch(firsts[source], order, begin, (epoch, place + 1)))
-        return found
-
-    # ------------------------------------------------------------------ what is open, and what a state says
-
-    def bound_to(self, global_batch: int) -> OwnOrders:
-        """Return the orders with windows for a global batch, where none were given."""
-        return self._with({source: order.bound_to(global_batch) for source, order in self._blocks.items()})
-
-    def bound_as(self, spec: Mapping[str, Any]) -> OwnOrders:
-        """Return the orders with the windows of a state, where none were given."""
-        said = spec.get("blocks")
-        try:
-            windows = [int(window) for _, window in json.loads(str(said))]
-        except (TypeError, ValueError):  # too many of them, so a digest; mostly they are those of the first batch
-            first = spec.get("window")
-            bound = self.bound_to(first) if type(first) is int else self
-            return bound if bound.spec().get("blocks") == said else self
-        if len(windows) != len(self._blocks):
-            return self
-        own = zip(self._blocks.items(), windows, strict=True)
-        return self._with(
-            {source: order.bound_as({**order.spec(), "window": window}) for (source, order), window in own}
-        )
-
-    def doubt(self, shares: Sequence[float], global_batch: int) -> str:
-        """Return why windows are too small for what sources have of a global batch; empty where none is."""
-        doubts = []
-        for name, (source, order) in zip(self._names, self._blocks.items(), strict=True):
-            doubt = order.doubt(max(round(shares[source] * global_batch), 1))
-            doubts += [f"of the source {name!r} of the mixture, {doubt}"] if doubt else []
-        return "\n".join(doubts)
-
-    def spec(self) -> dict[str, int | str]:
-        """Samples per block and window of each source in blocks, and how the sources are cut; nothing without one."""
-        if not self._blocks:
-            return {}
-        specs = [order.spec() for order in self._blocks.values()]
-        shards = {name: spec.get("sizes", "") for name, spec in zip(self._names, specs, strict=True)}
-        return {"blocks": text_of([[spec["block"], spec["window"]] for spec in specs]), "shards": text_of(shards)}
-
-    def _with(self, blocks: dict[int, Blocks]) -> OwnOrders:
-        other = copy.copy(self)
-        other._blocks = blocks  # noqa: SLF001  # of the same class
-        return other
-
-    def __bool__(self) -> bool:
-        return bool(self._blocks)
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {name: value for name, value in vars(self).items() if name != "_order"}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state)
-        self._begin_caches()
-
-
 _NAME = "mixture-v1"
 _WINDOW = 256
 _LARGEST_WINDOW = 1 << 20
+_MOST_PERMUTATIONS = 256
 
 
 class Mixture:
-    """Samples of several sources in proportion to weights, each source in an order of its own that differs by epoch.
+    """Samples of several sources in proportion to weights, each source in its own order, which differs by epoch.
 
-    The samples of all sources are numbered one source after the other. Of each window, a source gets its share to
-    within a sample or two, whatever the number of windows, and the window is dealt at random. The samples of a source
-    come once each before one comes again, however the epochs of the mixture lie.
+    The samples of all sources are numbered, one source after another. In each window, a source gets its share to within
+    a sample or two, however many windows there are, at random positions. Each sample of a source appears once before
+    any of them repeats, whatever the epochs of the mixture.
 
-    All of it is a function of the place `epoch * length + position`, with a search among the phases. Where all sources
-    leave, or one stops the mixture, an epoch is the whole mixture, and the next one begins it again: with the
-    same sources at the same positions, and with the samples that are next in them.
+    Everything is a function of `epoch * length + position`, with a search for the phase. If all sources leave, or one
+    stops the mixture, an epoch is the complete mixture. The next epoch repeats it, with the same sources at the same
+    positions, but with the next samples of each source.
 
     Args:
-        sizes: number of samples of each source, by its name.
-        weights: of the sources, by their names; or phases `[(first sample, weights), ...]`, where a source without a
-            weight waits. None: the sizes.
-        epochs: after how many epochs of its own a source is used up; one number for all of them, or by name. A source
-            without one begins again and again.
-        at_end: what happens then: "leave", and the others share its part by their weights, or "stop" the mixture.
-        num_samples: positions per epoch of a mixture that has no end; the samples of all sources by default, in whole
-            windows.
-        window: samples per window. None: the global batch with which a Loader over it first opens its stream. It is in
-            the state and stays, whatever the global batch becomes.
-        seed: selects the order.
-        blocks: orders in blocks for sources whose samples are read in blocks, by their names; the others are shuffled
-            as a whole. The seed of the mixture counts for them, too. A window that is left open is chosen by the
-            first global batch.
+        sizes: number of samples of each source, by name.
+        weights: weights of the sources, by name; or phases `[(first sample, weights), ...]`, in which a source without
+            a weight pauses. By default, the sizes.
+        epochs: after how many of its own epochs a source is used up; one number for all sources, or by name. A source
+            without a number repeats indefinitely.
+        at_end: what happens then: with "leave", the others share its part in proportion to their weights; with "stop",
+            the mixture stops.
+        num_samples: positions per epoch of an endless mixture; by default, the number of samples of all sources,
+            rounded down to full windows.
+        window: samples per window. By default, the global batch with which a Loader first opens its stream. It is saved
+            in the state, and does not change with the global batch.
+        seed: determines the order.
+        blocks: orders for sources that are read in blocks, by name; other sources are shuffled as a whole. The seed of
+            the mixture applies to them as well. The first global batch determines a window that is not set.
 
     Raises:
-        ConfigurationError: sources, weights, phases or epochs that make no mixture, or a bad window or seed.
+        ConfigurationError: sources, weights, phases or epochs do not define a mixture, or the window or seed is
+            invalid.
 
     Attributes:
         length: positions per epoch.
@@ -204,7 +68,7 @@ class Mixture:
         names: of the sources.
     """
 
-    def __init__(  # noqa: PLR0913  # what a mixture depends on; each has a default
+    def __init__(  # noqa: PLR0913  # each parameter has a default
         self,
         sizes: Mapping[str, int],
         *,
@@ -230,9 +94,9 @@ class Mixture:
         end = self._timeline.end
         if end is not None and self._given is not None:
             raise ConfigurationError(
-                f"num_samples={self._given} was given for a mixture that ends by itself, after {end} samples.\n"
-                "One of them would not hold. Leave num_samples out, or let a source begin again: leave it out of "
-                "epochs."
+                f"num_samples={self._given} was passed, but the mixture ends after {end} samples because of epochs.\n"
+                "Only one of them can determine the length. Remove num_samples, or leave a source out of epochs to "
+                "repeat it indefinitely."
             )
         samples = sum(self._mixed.sizes)
         self.length = end or self._given or max(samples - samples % window, window)
@@ -250,11 +114,11 @@ class Mixture:
         return found
 
     def sources(self, epoch: int, start: int, stop: int) -> IntArray:
-        """Compute the sources of the positions `start..stop-1`, by their place in `names`; shape `(stop - start,)`."""
+        """Compute the sources of the positions `start..stop-1`, as indices of `names`; shape `(stop - start,)`."""
         return self._dealt(epoch, start, stop)[0]
 
     def consumed(self, epoch: int, position: int) -> dict[str, int]:
-        """Return how many samples of each source come before a position, over all epochs."""
+        """Return how many samples of each source precede a position, over all epochs."""
         counts = self._dealt(epoch, position, position)[1].tolist()
         return dict(zip(self.names, counts, strict=True))
 
@@ -267,25 +131,25 @@ class Mixture:
         return sources, before + epoch * self._per_epoch
 
     def stretches(self, begin: tuple[int, int], end: tuple[int, int]) -> list[Stretch]:
-        """Return what is read of each source in blocks from one place, `(epoch, position)`, to another."""
+        """Return what is read from each source in blocks between two places, `(epoch, position)`."""
         if not self._own:
             return []
         before, after = (self._dealt(epoch, place, place)[1].tolist() for epoch, place in (begin, end))
         return self._own.stretches(before, after)
 
     def bound_to(self, global_batch: int) -> Mixture:
-        """Return the sampler with what fits a global batch as its window, and as those of blocks, where open."""
+        """Return the sampler with the windows that were not set, its own and those in blocks, for a global batch."""
         return self._with(min(global_batch, _LARGEST_WINDOW), self._own.bound_to(global_batch))
 
     def bound_as(self, spec: Mapping[str, Any]) -> Mixture:
-        """Return the sampler with the window of a state, where none was given."""
+        """Return the sampler with the window of a state, if none was set."""
         window = spec.get("window")
         if spec.get("name") != _NAME or type(window) is not int or not 1 <= window <= _LARGEST_WINDOW:
             return self
         return self._with(window, self._own.bound_as(spec))
 
     def doubt(self, global_batch: int) -> str:
-        """Return why batches and windows drift apart, or which blocks mix too little; empty where nothing is wrong."""
+        """Return why batches and windows drift apart, or which blocks mix too little; empty if all is well."""
         shares = [max(some) for some in zip(*(shares for _, shares in self._mixed.phases), strict=True)]
         return "\n".join(filter(None, [self._drift(), self._own.doubt(shares, global_batch)]))
 
@@ -293,13 +157,13 @@ class Mixture:
         if self._per_epoch is not None or not self.length % self.window:
             return ""
         return (
-            f"num_samples={self.length} is no multiple of the mixture's window of {self.window} samples, so from the "
-            "second epoch on a batch has parts of two windows, and its proportions are less exact.\n"
-            f"Give num_samples={-(-self.length // self.window) * self.window}, or leave it out."
+            f"num_samples={self.length} is not a multiple of the mixture's window of {self.window} samples. From the "
+            "second epoch on, a batch therefore contains parts of two windows, and its proportions are less exact.\n"
+            f"Pass num_samples={-(-self.length // self.window) * self.window}, or remove it."
         )
 
     def spec(self) -> dict[str, int | str]:
-        """Name of the algorithm, seed, number of positions, window, sources, weights, and what happens at their end."""
+        """Return the name of the algorithm, seed, length, window, sources, weights, and what happens at their end."""
         mixed = self._mixed
         spec: dict[str, int | str] = {"name": _NAME, "length": self.length, "seed": self._seed, "window": self.window}
         spec["sources"] = text_of(dict(zip(self.names, mixed.sizes, strict=True)))
@@ -315,8 +179,8 @@ class Mixture:
         other = copy.copy(self)
         other._own = own  # noqa: SLF001  # of the same class
         if self._open:
-            other._open = False  # noqa: SLF001  # likewise
-            other._set_window(window)  # noqa: SLF001  # likewise
+            other._open = False  # noqa: SLF001  # the same
+            other._set_window(window)  # noqa: SLF001  # the same
         return other
 
     def __repr__(self) -> str:
@@ -325,7 +189,7 @@ class Mixture:
 
 
 def mixture_of(spec: Mapping[str, Any]) -> Mixture | None:
-    """Make a mixture again from what a state says; None where that has a digest in place of its sources or weights."""
+    """Rebuild a mixture from a state's spec; None if that has a digest instead of the sources or weights."""
     end = "stop" if "stop" in spec else "leave"
     texts = [
         spec["sources"],
@@ -354,6 +218,140 @@ def _check_window(window: object) -> int:
     if value > _LARGEST_WINDOW:
         raise ConfigurationError(
             f"the window of a mixture must be at most 2**20 = {_LARGEST_WINDOW} samples, but it is {value}.\n"
-            "A whole window is dealt for each batch of it. Leave it out for windows of a global batch."
+            "Each batch distributes a full window. Remove window to use the global batch."
         )
     return value
+
+
+class OwnOrders:
+    """The order of each source in its own epochs.
+
+    Args:
+        sizes: number of samples of each source, by name.
+        seed: of the mixture; each source has its own seed, derived from this one and its name.
+        blocks: orders of the sources that are shuffled in blocks, by name; their own seeds are ignored.
+
+    Raises:
+        ConfigurationError: an order belongs to no source, or has a different number of samples.
+    """
+
+    def __init__(self, sizes: Mapping[str, int], seed: int, blocks: Mapping[str, Blocks]) -> None:
+        self._sizes = list(sizes.values())
+        self._seeds = [int(derive(seed, name, words=1, purpose=b"mixture-source")[0]) for name in sizes]
+        for name, order in blocks.items():
+            if sizes.get(name) != order.length:
+                raise ConfigurationError(
+                    f"an order of {order.length} samples in blocks was passed for {name!r}, which has "
+                    f"{sizes.get(name, 'no')} samples.\nThe wrong samples would be read. Pass Blocks(sizes) for each "
+                    "source, with its own sizes."
+                )
+        own = [(source, name) for source, name in enumerate(sizes) if name in blocks]
+        self._blocks = {source: blocks[name].seeded(self._seeds[source]) for source, name in own}
+        self._names = [name for _, name in own]
+        self._begin_caches()
+
+    def _begin_caches(self) -> None:
+        self._order = lru_cache(maxsize=max(_MOST_PERMUTATIONS, 2 * len(self._sizes)))(self._shuffle)
+
+    def _shuffle(self, source: int, epoch: int) -> Permutation:
+        return Permutation(self._sizes[source], self._seeds[source], epoch)
+
+    def samples(self, source: int, first: int, count: int) -> IntArray:
+        """Return the next samples of a source after its first ones, across as many of its epochs as needed."""
+        size, parts = self._sizes[source], []
+        while count:
+            epoch, place = divmod(first, size)
+            taken = min(count, size - place)
+            parts.append(self._range(source, epoch, place, place + taken))
+            first, count = first + taken, count - taken
+        return np.concatenate(parts)
+
+    def _range(self, source: int, epoch: int, start: int, stop: int) -> IntArray:
+        blocks = self._blocks.get(source)
+        return self._order(source, epoch).range(start, stop) if blocks is None else blocks.indices(epoch, start, stop)
+
+    def stretches(self, before: Sequence[int], after: Sequence[int]) -> list[Stretch]:
+        """Return the stretches that are read from each source in blocks.
+
+        Args:
+            before: how many samples of each source were read at the start.
+            after: how many at the end.
+        """
+        firsts = [0, *np.cumsum(self._sizes).tolist()]
+        found = []
+        for source, order in self._blocks.items():
+            size = self._sizes[source]
+            if before[source] < after[source]:
+                epoch, place = divmod(after[source] - 1, size)
+                begin = divmod(before[source], size)
+                found.append(Stretch(firsts[source], order, begin, (epoch, place + 1)))
+        return found
+
+    # ------------------------------------------------------------------ windows that are not set, and states
+
+    def bound_to(self, global_batch: int) -> OwnOrders:
+        """Return the orders with windows that fit a global batch, if none were set."""
+        return self._with({source: order.bound_to(global_batch) for source, order in self._blocks.items()})
+
+    def bound_as(self, spec: Mapping[str, Any]) -> OwnOrders:
+        """Return the orders with the windows of a state, if none were set."""
+        said = spec.get("blocks")
+        try:
+            windows = [int(window) for _, window in json.loads(str(said))]
+        except (TypeError, ValueError):  # too many windows, so a digest; usually the first batch determined them
+            first = spec.get("window")
+            bound = self.bound_to(first) if type(first) is int else self
+            return bound if bound.spec().get("blocks") == said else self
+        if len(windows) != len(self._blocks):
+            return self
+        own = zip(self._blocks.items(), windows, strict=True)
+        return self._with(
+            {source: order.bound_as({**order.spec(), "window": window}) for (source, order), window in own}
+        )
+
+    def doubt(self, shares: Sequence[float], global_batch: int) -> str:
+        """Return why windows are too small for the shares of sources in a global batch; empty if they are not."""
+        doubts = []
+        for name, (source, order) in zip(self._names, self._blocks.items(), strict=True):
+            doubt = order.doubt(max(round(shares[source] * global_batch), 1))
+            doubts += [f"in the source {name!r} of the mixture, {doubt}"] if doubt else []
+        return "\n".join(doubts)
+
+    def spec(self) -> dict[str, int | str]:
+        """Return samples per block and window of each source in blocks, and the sizes of its shards; empty if none."""
+        if not self._blocks:
+            return {}
+        specs = [order.spec() for order in self._blocks.values()]
+        shards = {name: spec.get("sizes", "") for name, spec in zip(self._names, specs, strict=True)}
+        return {"blocks": text_of([[spec["block"], spec["window"]] for spec in specs]), "shards": text_of(shards)}
+
+    def _with(self, blocks: dict[int, Blocks]) -> OwnOrders:
+        other = copy.copy(self)
+        other._blocks = blocks  # noqa: SLF001  # of the same class
+        return other
+
+    def __bool__(self) -> bool:
+        return bool(self._blocks)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in vars(self).items() if name != "_order"}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state)
+        self._begin_caches()
+
+
+class Stretch(NamedTuple):
+    """Samples of a source in consecutive blocks of its own order.
+
+    Args:
+        first: number of the source's first sample in the mixture.
+        order: order of the source's samples.
+        begin: epoch of the source, and position in it, of the first sample.
+        end: epoch, and position after the last sample.
+    """
+
+    first: int
+    order: Blocks
+    begin: tuple[int, int]
+    end: tuple[int, int]

@@ -1,9 +1,9 @@
 """A seekable pseudo-random permutation of `0..n-1` in O(1) memory.
 
-An alternating Feistel network on the domain `2**w * b`, the smallest of that form that holds `n` (it is larger than `n`
-by less than `2**w <= sqrt(n)`), and cycle walking from the few values outside. Keys are BLAKE2b of (n, key). Eight
-rounds: fewer fail the statistical tests of this project at some length. Up to 4096 elements a sorted table of keyed
-random words is used instead, as small domains are where such networks are weak.
+It uses an alternating Feistel network on the domain `2**w * b`, the smallest such domain that holds `n` (it exceeds `n`
+by less than `2**w <= sqrt(n)`), and cycle walking for the few values outside `0..n-1`. Keys are BLAKE2b of (n, key). It
+has eight rounds, because with fewer rounds the statistical tests of this project fail at some lengths. Up to 4096
+elements, a sorted table of keyed random words is used instead, because such networks are weak on small domains.
 
 Sources: Black and Rogaway, "Ciphers with Arbitrary Finite Domains" (2002), for cycle walking and generalised Feistel
 networks; Mitchell et al., "Bandwidth-Optimal Random Shuffling for GPUs" (2022), for their use as a shuffle.
@@ -64,7 +64,7 @@ class Permutation:
         return self._walk(np.arange(start, stop, dtype=_U64), self._encipher)
 
     def inverse(self, index: int) -> int:
-        """Find the position that maps to `index`: when in the order it comes.
+        """Find the position that maps to `index`, that is, where it appears in the order.
 
         Raises:
             ConfigurationError: `index` is not in `0..length-1`.
@@ -73,13 +73,13 @@ class Permutation:
         return int(self.find(np.array([index]))[0])
 
     def at(self, positions: IntArray) -> IntArray:
-        """Map any positions of `0..length-1`; an array of the same shape."""
+        """Map any positions in `0..length-1`; returns an array of the same shape."""
         if self._table is not None:
             return self._table[positions]
         return self._walk(positions.astype(_U64), self._encipher)
 
     def find(self, indices: IntArray) -> IntArray:
-        """Find the positions that map to indices of `0..length-1`; an array of the same shape."""
+        """Find the positions that map to indices in `0..length-1`; returns an array of the same shape."""
         if self._table is not None:
             return np.argsort(self._table)[indices]
         return self._walk(indices.astype(_U64), self._decipher)
@@ -98,7 +98,7 @@ class Permutation:
         for number in range(_ROUNDS):
             if number % 2 == 0:
                 high += self._scaled(low, number)
-                high = np.minimum(high, high - _U64(self._radix))  # wraps to a huge number where nothing is to subtract
+                high = np.minimum(high, high - _U64(self._radix))  # wraps to a huge number if already below the radix
             else:
                 low ^= self._mixed(high, number) >> _U64(64 - self._width)
         return (high << _U64(self._width)) | low
@@ -120,5 +120,5 @@ class Permutation:
         return mixed
 
     def _scaled(self, low: Words, number: int) -> Words:
-        """Spread the mixed low half evenly over `0..radix-1`, by multiplication instead of division."""
+        """Spread the mixed low half evenly over `0..radix-1`, with a multiplication instead of a division."""
         return ((self._mixed(low, number) >> _HALF) * _U64(self._radix)) >> _HALF

@@ -1,4 +1,4 @@
-"""Samplers of one source: in order, shuffled, uniform, weighted, of a subset, and over laps."""
+"""Samplers of one source: sequential, shuffled, uniform, weighted, of a subset, and over laps."""
 
 from __future__ import annotations
 
@@ -24,9 +24,14 @@ if TYPE_CHECKING:
 __all__ = ["Laps", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]
 
 
+_FINEST = 40
+_SUM_BITS = 63
+_LARGEST = np.iinfo(np.int64).max
+
+
 @dataclass(frozen=True)
 class Sequential:
-    """Sample indices in ascending order, the same in every epoch.
+    """Yields sample indices in ascending order, the same in every epoch.
 
     Args:
         length: number of samples.
@@ -37,13 +42,13 @@ class Sequential:
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", check_length(self.length, "the length of the data"))
 
-    def indices(self, epoch: int, start: int, stop: int) -> IntArray:  # noqa: ARG002  # the protocol has it
+    def indices(self, epoch: int, start: int, stop: int) -> IntArray:  # noqa: ARG002  # part of the protocol
         """Return `start..stop-1`."""
         check_range(start, stop, self.length)
         return np.arange(start, stop, dtype=np.int64)
 
     def spec(self) -> dict[str, int | str]:
-        """Name, and number of samples."""
+        """Return the name and the number of samples."""
         return {"name": "sequential-v1", "length": self.length}
 
 
@@ -51,13 +56,13 @@ class Shuffle:
     """A new pseudo-random permutation in every epoch.
 
     Args:
-        length: number of samples `N` to draw from.
-        seed: selects the order, together with the epoch.
-        num_samples: positions per epoch; `N` by default. Fewer gives a part of the permutation, more goes on with
-            further permutations.
+        length: number of samples `N`.
+        seed: determines the order, together with the epoch.
+        num_samples: positions per epoch; `N` by default. With fewer, an epoch is part of a permutation; with more, it
+            continues with further permutations.
 
     Raises:
-        ConfigurationError: a length below 1, or a seed that is negative or no integer.
+        ConfigurationError: a length is below 1, or the seed is negative or not an integer.
     """
 
     def __init__(self, length: int, *, seed: int = 0, num_samples: int | None = None) -> None:
@@ -77,7 +82,7 @@ class Shuffle:
         return parts[0] if len(parts) == 1 else np.concatenate([*parts, np.empty(0, np.int64)])
 
     def spec(self) -> dict[str, int | str]:
-        """Name of the algorithm, seed, number of positions, and of samples where they differ."""
+        """Return the name of the algorithm, seed, number of positions, and number of samples if that differs."""
         spec: dict[str, int | str] = {"name": "feistel8-v1", "length": self.length, "seed": self._seed}
         return spec if self.length == self._samples else {**spec, "samples": self._samples}
 
@@ -96,15 +101,15 @@ class Shuffle:
 
 
 class Uniform:
-    """Draw any sample with the same probability at every position, with replacement, in O(1) memory.
+    """Samples uniformly with replacement: any sample is equally likely at every position. Needs O(1) memory.
 
     Args:
-        length: number of samples `N` to draw from.
-        seed: selects the draws, together with the epoch.
+        length: number of samples `N`.
+        seed: determines the random numbers, together with the epoch.
         num_samples: positions per epoch; `N` by default.
 
     Raises:
-        ConfigurationError: a length below 1, or a seed that is negative or no integer.
+        ConfigurationError: a length is below 1, or the seed is negative or not an integer.
     """
 
     def __init__(self, length: int, *, seed: int = 0, num_samples: int | None = None) -> None:
@@ -113,40 +118,34 @@ class Uniform:
         self.length = self._samples if num_samples is None else check_length(num_samples, "num_samples")
 
     def indices(self, epoch: int, start: int, stop: int) -> IntArray:
-        """Draw the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
         check_range(start, stop, self.length)
         key = derive(self._samples, self._seed, epoch, words=2, purpose=b"uniform")
         return scale(random_u64(key, np.arange(start, stop)), self._samples).view(np.int64)
 
     def spec(self) -> dict[str, int | str]:
-        """Name of the algorithm, seed, number of positions, and of samples."""
+        """Return the name of the algorithm, seed, number of positions, and number of samples."""
         return {"name": "uniform-v1", "length": self.length, "seed": self._seed, "samples": self._samples}
 
     def __repr__(self) -> str:
         return f"Uniform({self._samples}, seed={self._seed}, num_samples={self.length})"
 
 
-# Draws with replacement, in proportion to weights.
-
-_FINEST = 40
-_SUM_BITS = 63
-
-
 class Weighted:
-    """Draw sample `i` with probability `weights[i] / sum(weights)` at every position, with replacement.
+    """Samples with replacement: sample `i` has the probability `weights[i] / sum(weights)` at every position.
 
-    Counter-based: the draw of a position depends on nothing but (seed, epoch, position). The weights are rounded to
-    multiples of `2**-40` of the largest one and summed up as integers, so that no rounding of floating-point sums can
-    change a draw. So a weight below `2**-41` of the largest one counts as 0 and is never drawn. From `2**23` weights on
-    the unit doubles with every doubling of their number, so that the sum stays below `2**63`.
+    The sample at a position depends only on (seed, epoch, position). The weights are rounded to multiples of `2**-40`
+    of the largest weight and summed as integers, so the result does not depend on floating-point rounding. A weight
+    below `2**-41` of the largest one therefore counts as 0, and its sample never appears. From `2**23` weights on, the
+    unit doubles whenever their number doubles, which keeps the sum below `2**63`.
 
     Args:
         weights: shape `(n,)`, finite, 0 or more, at least one above 0; about 8 bytes are kept for each.
-        seed: selects the draws, together with the epoch.
+        seed: determines the random numbers, together with the epoch.
         num_samples: positions per epoch; `n` by default.
 
     Raises:
-        ConfigurationError: weights that are no such numbers, or a bad seed or `num_samples`.
+        ConfigurationError: the weights are not such numbers, or the seed or `num_samples` is invalid.
     """
 
     def __init__(self, weights: ArrayLike, *, seed: int = 0, num_samples: int | None = None) -> None:
@@ -155,14 +154,14 @@ class Weighted:
         self.length = len(self._sums) if num_samples is None else check_length(num_samples, "num_samples")
 
     def indices(self, epoch: int, start: int, stop: int) -> IntArray:
-        """Draw the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
+        """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`."""
         check_range(start, stop, self.length)
         key = derive(len(self._sums), self._seed, epoch, words=2, purpose=b"weighted")
         draws = scale(random_u64(key, np.arange(start, stop)), int(self._sums[-1]))
         return np.searchsorted(self._sums, draws, side="right").astype(np.int64)
 
     def spec(self) -> dict[str, int | str]:
-        """Name of the algorithm, seed, number of positions, and a digest of the weights."""
+        """Return the name of the algorithm, seed, number of positions, and a digest of the weights."""
         return {"name": "weighted-v1", "length": self.length, "seed": self._seed, "weights": digest(self._sums)}
 
     def __repr__(self) -> str:
@@ -170,9 +169,9 @@ class Weighted:
 
 
 def _integer_sums(weights: NDArray[np.float64]) -> Words:
-    """Running sums of the weights as integers, in units of the largest weight times 2**-40 (or more, for many weights).
+    """Return the running sums of the weights as integers, in units of 2**-40 of the largest (more for many weights).
 
-    `n` weights of at most `2**bits` units, with `bits = 63 - n.bit_length()` at most, sum up to less than 2**63.
+    `n` weights of at most `2**bits` units, with `bits <= 63 - n.bit_length()`, have a sum below 2**63.
     """
     bits = min(_FINEST, _SUM_BITS - len(weights).bit_length())
     units = np.rint(weights / weights.max() * (1 << bits))
@@ -184,33 +183,28 @@ def _check_weights(weights: ArrayLike) -> NDArray[np.float64]:
         array = np.asarray(weights, dtype=np.float64)
     except (TypeError, ValueError) as error:
         raise ConfigurationError(
-            f"weights must be numbers of 0 or more in one dimension, but they cannot be read as such: {error}.\n"
-            "Nothing could be drawn by them. Give one weight for each sample."
+            f"weights must be numbers of 0 or more in one dimension, but they cannot be converted: {error}.\n"
+            "No sample could be chosen. Pass one weight per sample."
         ) from error
     if array.ndim == 1 and array.size and np.isfinite(array).all() and array.min() >= 0 and array.any():
         return array
     raise ConfigurationError(
-        f"weights must be finite numbers of 0 or more in one dimension, not all of them 0, but they have shape "
+        f"weights must be finite numbers of 0 or more in one dimension, and not all 0, but they have shape "
         f"{array.shape}"
         + (f", minimum {array.min()} and maximum {array.max()}" if array.size else "")
-        + ".\nNothing could be drawn by them. Give one weight for each sample."
+        + ".\nNo sample could be chosen. Pass one weight per sample."
     )
 
 
-# A part of the data, in the order of another sampler.
-
-_LARGEST = np.iinfo(np.int64).max
-
-
 class Subset:
-    """Maps what another sampler gives through a table of sample indices.
+    """A part of the data: maps the indices of a different sampler through a table of sample indices.
 
     Args:
-        table: sample indices, shape `(n,)`; kept as it is, so the memory is that of the table.
+        table: sample indices, shape `(n,)`; it is kept in memory.
         inner: sampler over `0..n-1`.
 
     Raises:
-        ConfigurationError: the table is empty, has another shape, or other values than integers in `0..2**63-1`.
+        ConfigurationError: the table is empty, or is not one-dimensional with integers in `0..2**63-1`.
     """
 
     def __init__(self, table: ArrayLike, inner: Sampler) -> None:
@@ -221,7 +215,7 @@ class Subset:
             raise ConfigurationError(
                 "the indices of a subset must be integers in 0..2**63-1 in one dimension, but they have dtype "
                 f"{array.dtype}, shape {array.shape}{values}.\n"
-                "They would select no sample. Give a list of sample indices."
+                "They would select no samples. Pass a list of sample indices."
             )
         self._table = array.astype(np.int64)
         self._inner = inner
@@ -231,19 +225,19 @@ class Subset:
         """Compute the sample indices of the positions `start..stop-1`; shape `(stop - start,)`.
 
         Raises:
-            ConfigurationError: the inner sampler gives numbers that the table does not have.
+            ConfigurationError: the inner sampler returns an index that is not in the table.
         """
         rows = self._inner.indices(epoch, start, stop)
         if rows.size and not 0 <= rows.min() <= rows.max() < len(self._table):
             raise ConfigurationError(
                 f"the subset has {len(self._table)} indices, numbered 0..{len(self._table) - 1}, but its inner sampler "
-                f"{self._inner!r} asks for those numbered {rows.min()}..{rows.max()}.\n"
-                f"There are no such samples. Make the inner sampler over {len(self._table)} samples."
+                f"{self._inner!r} requests numbers {rows.min()}..{rows.max()}.\n"
+                f"These samples do not exist. Create the inner sampler for {len(self._table)} samples."
             )
         return self._table[rows]
 
     def spec(self) -> dict[str, int | str]:
-        """The inner sampler's spec, and a digest of the table; those of nested tables from the outermost inwards."""
+        """Return the inner sampler's spec, and a digest of the table; digests of nested tables, the outermost first."""
         inner = self._inner.spec()
         tables = [digest(self._table), *([str(inner["subset"])] if "subset" in inner else [])]
         return {**inner, "subset": "/".join(tables)}
@@ -253,12 +247,12 @@ class Subset:
 
 
 class Laps:
-    """A sampler that asks for sample `i` of epoch `e` by the index `e * samples + i`.
+    """A sampler that uses the index `e * samples + i` for sample `i` of epoch `e`.
 
     Args:
-        inner: says the order of the samples in each epoch.
-        samples: of the source, per epoch.
-        what: names the algorithm by which the samples of an epoch are made, and what it depends on.
+        inner: determines the order of the samples in each epoch.
+        samples: number of samples per epoch of the source.
+        what: names the algorithm that makes the samples of an epoch, and its parameters.
 
     Attributes:
         length: positions per epoch.
@@ -273,19 +267,19 @@ class Laps:
         return self._inner.indices(epoch, start, stop) + epoch * self._samples
 
     def bound_to(self, global_batch: int) -> Laps:
-        """Return the sampler with what fits a global batch, where the inner one leaves something open."""
+        """Return the sampler with the open parameters of the inner one set to fit a global batch."""
         return self._of(self._inner.bound_to(global_batch)) if isinstance(self._inner, Bindable) else self
 
     def bound_as(self, spec: Mapping[str, Any]) -> Laps:
-        """Return the sampler with what a state says, where the inner one leaves something open."""
+        """Return the sampler with the open parameters of the inner one set from a state."""
         return self._of(self._inner.bound_as(spec)) if isinstance(self._inner, Bindable) else self
 
     def doubt(self, global_batch: int) -> str:
-        """Return why the inner order does not fit a global batch; empty where it does."""
+        """Return why the inner order does not fit a global batch; empty if it does."""
         return self._inner.doubt(global_batch) if isinstance(self._inner, Bindable) else ""
 
     def spec(self) -> dict[str, int | str]:
-        """What the inner sampler says, the number of samples, and how those of an epoch are made."""
+        """Return the inner sampler's spec, the number of samples, and how those of an epoch are made."""
         return {**self._inner.spec(), "windows": self._samples, "packing": self._what}
 
     def _of(self, inner: Sampler) -> Laps:

@@ -245,7 +245,7 @@ REFUSED: dict[str, tuple[Make, Any, dict[str, Any], type[ResumableError], str]] 
     "negative": (PLAIN["shuffle"], None, {"epoch": -1}, ConfigurationError, "epoch must be an integer of 0 or more"),
     "no number": (PLAIN["shuffle"], None, {"epoch": 1, "step": 1.5}, ConfigurationError, "step must be an integer"),
     "too far": (PLAIN["shuffle"], None, {"epoch": 1, "step": 7}, StateMismatchError, "7 batches of epoch 1.* has 6"),
-    "absurdly far": (PLAIN["shuffle"], None, {"epoch": 1 << 40}, UnsupportedError, "drawing all epochs before it"),
+    "absurdly far": (PLAIN["shuffle"], None, {"epoch": 1 << 40}, UnsupportedError, "replaying every epoch before it"),
     "ours": (PLAIN["shuffle"], resumable.wrap([1]).state_dict(), {}, StateFormatError, r"its load_state_dict\(\)"),
     "unknown": (
         PLAIN["shuffle"],

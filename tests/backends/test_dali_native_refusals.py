@@ -180,7 +180,9 @@ def test_a_damaged_checkpoint_of_dalis_is_refused() -> None:
     state["digest"] = None
     loader = wrapped()
     loader.load_state_dict(state)
-    with pytest.raises(StateFormatError, match=r"DALI's own checkpoint inside of the state is damaged \(of \[40\] b"):
+    with pytest.raises(
+        StateFormatError, match=r"DALI's checkpoint inside the state is damaged \(sizes in bytes: \[40\]"
+    ):
         next(iter(loader))
 
 
@@ -192,7 +194,7 @@ def test_overruled_identity_of_another_pipeline() -> None:
     other = other_graph()
     with pytest.warns(resumable.errors.StateMismatchWarning):
         other.load_state_dict(loader.state_dict(), strict=False)
-    with pytest.raises(StateMismatchError, match="another DALI pipeline") as refused:
+    with pytest.raises(StateMismatchError, match="a different DALI pipeline") as refused:
         next(iter(other))
     assert "__ImageRandomCrop_0" in str(refused.value)
 
@@ -217,7 +219,7 @@ SOURCES = {
     "generator function": {"source": generator},
     "iterable": {"source": generator()},
     "function without arguments": {"source": lambda: [[1]] * BATCH},
-    "is fed from outside, by feed_input or iter_setup: numbers": {},
+    "gets data from outside, through feed_input or iter_setup: numbers": {},
 }
 
 
@@ -262,7 +264,7 @@ def test_an_iterator_that_was_used_is_refused() -> None:
     for options in ({}, {"enable_checkpointing": True}):
         inner = iterator(pipeline=options)
         next(inner)
-        with pytest.raises(UnsupportedError, match="batches were drawn from this DALI iterator before"):
+        with pytest.raises(UnsupportedError, match="batches were taken from this DALI iterator before"):
             resumable.wrap(inner)
 
 
@@ -304,9 +306,9 @@ def test_options_that_belong_to_dali(option: dict[str, Any]) -> None:
 
 def test_bad_turns() -> None:
     one, order = iterator(), "random"
-    with pytest.raises(ConfigurationError, match="was given 0, of which 0 are different"):
+    with pytest.raises(ConfigurationError, match="got 0, of which 0 are different"):
         in_turn([])
-    with pytest.raises(ConfigurationError, match="was given 2, of which 1 are different"):
+    with pytest.raises(ConfigurationError, match="got 2, of which 1 are different"):
         in_turn([one, one])
     with pytest.raises(UnsupportedError, match="got a str"):
         in_turn(["iterator"])
@@ -328,7 +330,9 @@ def test_another_order_of_turns_is_another_order_of_batches() -> None:
         return resumable.wrap(in_turn([iterator(), iterator()], order=order))
 
     state = loader("batch").state_dict()
-    with pytest.raises(StateMismatchError, match=r"in_turn differs(.|\n)*'batch'(.|\n)*'epoch'\nGive in_turn"):
+    with pytest.raises(
+        StateMismatchError, match=r"in_turn differs(.|\n)*'batch'(.|\n)*'epoch'\nPass the same order to in_turn"
+    ):
         loader("epoch").load_state_dict(state)
     loader("batch").load_state_dict(state)
 
@@ -376,7 +380,7 @@ def test_each_rank_has_a_state_of_its_own() -> None:
 
 def test_shards_that_nobody_reads_are_warned_of() -> None:
     loader = resumable.wrap(iterator(reader={"num_shards": 3, "shard_id": 0}), world=World(0, 2))
-    with pytest.warns(PromiseWarning, match="cut into 3 shards, but 2 ranks with 1 pipelines each read 2"):
+    with pytest.warns(PromiseWarning, match="split into 3 shards, but 2 ranks with 1 pipelines each read 2"):
         next(iter(loader))
 
 
@@ -388,9 +392,9 @@ def test_shards_that_nobody_reads_are_warned_of() -> None:
     [
         ("FILL", True, "FILL repeats the last sample"),
         ("FILL", False, "fills the last batch with samples of the next epoch"),
-        ("DROP", True, "DROP leaves out"),
-        ("DROP", False, "DROP leaves out"),
-        ("PARTIAL", False, "samples that are cut off a last batch come in no epoch"),
+        ("DROP", True, "DROP drops the samples"),
+        ("DROP", False, "DROP drops the samples"),
+        ("PARTIAL", False, "removes samples from the last batch, and they appear in no epoch"),
     ],
 )
 def test_what_does_not_give_every_sample_once_is_said(policy: str, padded: bool, problem: str) -> None:
@@ -428,7 +432,7 @@ def test_a_shard_below_a_batch_has_no_batches() -> None:
     inner = iterator(
         pipeline={"batch_size": 25}, last_batch_policy=LastBatchPolicy.DROP, prepare_first_batch=False
     )  # fmt: skip
-    with pytest.raises(ConfigurationError, match="19 samples, fewer than the batch of 25"):
+    with pytest.raises(ConfigurationError, match="19 samples, fewer than the batch size 25"):
         resumable.wrap(inner)
 
 

@@ -126,7 +126,7 @@ def test_streams_with_a_state_that_another_rank_has_are_refused(new: int, rank: 
     run, states = run_and_states(ranks("stateful", 2))
     loader = ranks("stateful", new)[rank]
     loader.load_state_dict(states[1][0])
-    with pytest.raises(StateMismatchError, match=r"the dataset's own state for some(.*\n)*.*: \[0, 2\](.*\n)*.*replay"):
+    with pytest.raises(StateMismatchError, match=r"the dataset's state for some(.*\n)*.*: \[0, 2\](.*\n)*.*replay"):
         next(iter(loader))
     loaders = ranks("stateful", new, resume="replay")
     load(loaders, [states[1][0]] * new)
@@ -179,7 +179,7 @@ def test_a_place_between_streams_that_ended_is_not_divided() -> None:
     uneven = run_and_states(ranks("replayed", 1, 0, *lengths))[1][13 - 1][0]
     loaders = ranks("replayed", 2, 0, *lengths)
     loaders[0].load_state_dict(uneven)
-    with pytest.raises(StateMismatchError, match=r"some streams have(.*\n)*.*\[3, 4, 3, 3\](.*\n)*.*\[4, 3, 3, 3\]"):
+    with pytest.raises(StateMismatchError, match=r"some streams had(.*\n)*.*\[3, 4, 3, 3\](.*\n)*.*\[4, 3, 3, 3\]"):
         next(iter(loaders[0]))
     loaders[0].load_state_dict(state)  # the end of the epoch
 
@@ -198,6 +198,6 @@ def test_source_that_divides_itself() -> None:
 
 
 def test_streams_that_ranks_do_not_divide_are_refused() -> None:
-    with pytest.raises(UnevenBatchError, match="4 streams cannot be dealt evenly to 3 ranks"):
+    with pytest.raises(UnevenBatchError, match="4 streams cannot be divided evenly among 3 ranks"):
         list(ranks("replayed", 3)[0])
     assert len(list(ranks("replayed", 3, shard=True)[0])) == 4

@@ -122,7 +122,7 @@ def pixels(loader: resumable.Loader) -> dict[int, bytes]:
 def test_own_operation_is_keyed_per_batch(noise: type[Noise]) -> None:
     """A user's operation is keyed per batch, and the user is told."""
     loader = make_loader(noise(), ToTensor())
-    with pytest.warns(PromiseWarning, match="Noise draws random numbers, and may mix the samples"):
+    with pytest.warns(PromiseWarning, match="Noise uses random numbers and may mix the samples"):
         first = pixels(resumable.wrap(loader))
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
     assert pixels(resumable.wrap(loader, randomness="batch", seed=1)) != first
@@ -147,7 +147,7 @@ def test_without_keys_the_order_alone_is_exact() -> None:
     off = resumable.wrap(source(loader, keyed=False), seed=1)
     assert off.state_dict()["randomness"]["mode"] == "off"
     assert list(pixels(off)) == list(pixels(resumable.wrap(loader, seed=1, randomness="off")))
-    with pytest.raises(ConfigurationError, match="keyed=False was given"):
+    with pytest.raises(ConfigurationError, match="keyed=False was passed"):
         resumable.wrap(source(loader, keyed=False), randomness="sample")
 
 
@@ -175,7 +175,7 @@ def test_drawing_module_is_told_once() -> None:
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Halves(), Drops())
     wrapped = resumable.wrap(loader)
-    with pytest.warns(PromiseWarning, match="Drops draws random numbers where the batch is delivered") as told:
+    with pytest.warns(PromiseWarning, match="Drops uses random numbers where the batch is delivered") as told:
         first = pixels(wrapped)
     assert len(told) == 1
     assert pixels(resumable.wrap(loader, randomness="batch")) == first
@@ -184,7 +184,7 @@ def test_drawing_module_is_told_once() -> None:
 def test_compiled_randomness_at_the_handover() -> None:
     """Compiled randomness at the batch's handover is rejected."""
     told = source(make_loader(Noise(), ToTensor()), keyed={Noise: "late"})
-    with pytest.raises(UnsupportedError, match="Noise is compiled and draws random numbers"):
+    with pytest.raises(UnsupportedError, match="Noise is compiled and uses random numbers"):
         resumable.wrap(told)
     resumable.wrap(told, randomness="off")
 
@@ -192,7 +192,7 @@ def test_compiled_randomness_at_the_handover() -> None:
 def test_generators_that_no_key_reaches_are_refused_by_name() -> None:
     with pytest.warns(ResourceWarning):
         loader = make_loader(ToTensor(), Keeps())
-    with pytest.raises(UnsupportedError, match="Keeps draws from random generators of its own .generator."):
+    with pytest.raises(UnsupportedError, match="Keeps uses its own random generators .generator."):
         resumable.wrap(loader)
     with pytest.warns(PromiseWarning, match="Keeps"):
         resumable.wrap(source(loader, on_nondeterministic="warn"))
@@ -201,12 +201,12 @@ def test_generators_that_no_key_reaches_are_refused_by_name() -> None:
 
 @pytest.mark.parametrize("options", [{"batch_size": 3}, {"shuffle": True}, {"transform": len}, {"collate": len}])
 def test_options_of_the_loader_are_refused(options: dict[str, Any]) -> None:
-    with pytest.raises(UnsupportedError, match="does not fit a Loader of FFCV"):
+    with pytest.raises(UnsupportedError, match="does not fit an FFCV Loader"):
         resumable.wrap(make_loader(ToTensor()), **options)
 
 
 def test_an_order_of_the_users_own_is_refused_by_name() -> None:
-    with pytest.raises(UnsupportedError, match="an order of your own, Backwards"):
+    with pytest.raises(UnsupportedError, match="a custom order, Backwards"):
         resumable.wrap(make_loader(ToTensor(), order=Backwards()))
 
 

@@ -224,7 +224,7 @@ def test_a_table_is_read_by_the_batch_without_a_warning(name: str, how: str, tog
 @pytest.mark.parametrize("name", list(sources.DRAWING))
 def test_a_transform_that_draws(name: str, together: list[int]) -> None:
     make = sources.DRAWING[name]
-    with pytest.warns(PromiseWarning, match="reads whole batches by __getitems__"):
+    with pytest.warns(PromiseWarning, match="reads whole batches with __getitems__"):
         sources.in_loader(make())
     check(lambda: sources.in_loader(make(), randomness="batch"))
     assert together

@@ -258,7 +258,7 @@ def test_a_bare_generator_resumes_within_its_one_pass() -> None:
 def test_a_second_pass_over_what_can_be_read_once_is_an_error(make: Any) -> None:
     loader = resumable.wrap(make())
     assert list(loader)
-    with pytest.raises(OnePassError, match=r"can be read once, but epoch 1 .*\n.*wrap\(make\)"):
+    with pytest.raises(OnePassError, match=r"can only be read once, but epoch 1 .*\n.*wrap\(make\)"):
         list(loader)
 
 
@@ -299,7 +299,7 @@ def test_iterator_over_after_iter_is_read_once() -> None:
     loader = resumable.wrap(source)
     assert len(list(loader)) == 5
     source.left = 0  # as if the end of a pipe were reached
-    with pytest.raises(OnePassError, match="can be read once, but epoch 1"):
+    with pytest.raises(OnePassError, match="can only be read once, but epoch 1"):
         list(loader)
 
 
@@ -309,7 +309,7 @@ def test_iterator_set_back_and_left_early() -> None:
     What it gives next, the rest or its beginning, is not known before.
     """
     loader = resumable.wrap(SetBack())
-    with pytest.raises(OnePassError, match="can be read once, but epoch 1"):
+    with pytest.raises(OnePassError, match="can only be read once, but epoch 1"):
         for epoch in loader.epochs(2):
             for _ in zip(range(2), epoch, strict=False):
                 pass
@@ -441,7 +441,7 @@ def test_last_state_of_the_next_epoch() -> None:
     def node(*, restart: bool) -> Any:
         return nodes.Loader(nodes.SamplerWrapper(range(5)), restart_on_stop_iteration=restart)
 
-    with pytest.raises(UnsupportedError, match="restart_on_stop_iteration=True.*\n.*Make it"):
+    with pytest.raises(UnsupportedError, match="restart_on_stop_iteration=True.*\n.*Create it"):
         resumable.wrap(node(restart=True))
     loader = resumable.wrap(node(restart=False))
     states = [loader.state_dict() for _ in loader]

@@ -303,5 +303,5 @@ def test_a_dataset_that_cannot_be_copied_is_named(tmp_path: Path) -> None:
 
 
 def test_a_number_that_the_ranks_do_not_divide_is_refused() -> None:
-    with pytest.raises(ConfigurationError, match="3 streams cannot be dealt evenly to 2 ranks"):
+    with pytest.raises(ConfigurationError, match="3 streams cannot be divided evenly among 2 ranks"):
         list(make(Replayed(), 0, {"world": World(0, 2)}))

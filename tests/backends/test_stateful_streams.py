@@ -268,7 +268,7 @@ def test_an_iterator_with_a_state_that_can_be_read_once_says_so() -> None:
 
     loader = resumable.wrap(Once())
     assert list(loader) == [0, 1, 2, 3, 4]
-    with pytest.raises(OnePassError, match="can be read once, but epoch 1"):
+    with pytest.raises(OnePassError, match="can only be read once, but epoch 1"):
         list(loader)
 
 

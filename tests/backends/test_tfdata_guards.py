@@ -59,7 +59,7 @@ REFUSED: dict[str, Callable[[], Any]] = {
     "CacheDatasetV2, after shuffle": lambda: DATA.range(9).shuffle(3, seed=1).cache(),
     "SnapshotDatasetV2": lambda: DATA.range(9).snapshot("/nowhere/snapshot"),
     "RepeatDataset": lambda: DATA.range(9).shuffle(3, seed=1).repeat().take(20),
-    "cannot write down": lambda: DATA.range(9).apply(tf.data.experimental.copy_to_device("/cpu:0")),
+    "cannot serialize": lambda: DATA.range(9).apply(tf.data.experimental.copy_to_device("/cpu:0")),
 }
 
 
@@ -132,8 +132,8 @@ def test_what_has_a_state_of_its_own_uses_it(name: str) -> None:
 def test_the_choice_is_said_once(caplog: pytest.LogCaptureFixture) -> None:
     with caplog.at_level(logging.INFO, "resumable"):
         list(resumable.wrap(DATA.range(9).cache()))
-    assert [record.message for record in caplog.records if "resumes by" in record.message] == [
-        "tf.data: resumes by explicit: Cache cannot be relied on to restore a symbolic state"
+    assert [record.message for record in caplog.records if "resumes with" in record.message] == [
+        "tf.data: resumes with explicit: Cache may not restore a symbolic state correctly"
     ]
 
 
@@ -142,13 +142,15 @@ def test_the_estimate_is_said(caplog: pytest.LogCaptureFixture) -> None:
         resumable.wrap(images(64, 32).prefetch(2))
         resumable.wrap(tfdata.source(images(64, 32).prefetch(2), snapshot_every=2))
         resumable.wrap(images(64, 32).prefetch(2), ack="manual")
-    said = [record.message.partition("resumes by ")[2].partition("; a symbolic one takes") for record in caplog.records]
-    assert {after for *_, after in said} == {" about 960 us per step"}
-    more = "an explicit state may have 0.5 MB more, about"
+    said = [
+        record.message.partition("resumes with ")[2].partition("; a symbolic one costs") for record in caplog.records
+    ]
+    assert {after for *_, after in said} == {" about 960 µs per step"}
+    more = "an explicit state may be 0.5 MB larger, about"
     assert [before for before, *_ in said] == [
-        f"explicit: {more} 10 us per step with one every 1000 steps",
-        f"symbolic: {more} 5000 us per step with one every 2 steps",
-        f"explicit: {more} 100 us per step with one every 100 steps",
+        f"explicit: {more} 10 µs per step with one every 1000 steps",
+        f"symbolic: {more} 5000 µs per step with one every 2 steps",
+        f"explicit: {more} 100 µs per step with one every 100 steps",
     ]
 
 
@@ -164,20 +166,20 @@ BAD: dict[str, Callable[[], Any]] = {
     "convert must be": lambda: tfdata.source(typical(), convert="jax"),  # type: ignore[arg-type]  # the point
     "has no elements": lambda: DATA.range(0),
     "cannot be called without arguments": lambda: tfdata.source(lambda path: DATA.range(3)),
-    "returned no tf.data.Dataset": lambda: tfdata.source(lambda: [1, 2]),
+    "not a tf.data.Dataset": lambda: tfdata.source(lambda: [1, 2]),
     "takes a tf.data.Dataset or a function": lambda: tfdata.source([1, 2]),
     "RaggedTensorSpec": lambda: DATA.range(9).map(tf.range).ragged_batch(2),
     "SparseTensorSpec": lambda: DATA.from_tensor_slices(tf.sparse.SparseTensor([[0, 0], [1, 2]], [1, 2], [4, 3])),
-    "no plain tensor": lambda: DATA.range(9).window(3),
-    "have text": lambda: tfdata.source(DATA.from_tensor_slices(["a", "b"]), convert="torch"),
+    "not a plain tensor": lambda: DATA.range(9).window(3),
+    "contain text": lambda: tfdata.source(DATA.from_tensor_slices(["a", "b"]), convert="torch"),
     "OwnedIterator": lambda: iter(typical()),
     "NumpyIterator": lambda: typical().as_numpy_iterator(),
-    "which TensorFlow counts": lambda: tfdata.source(typical(), strategy="replay"),
+    "TensorFlow's count of epochs": lambda: tfdata.source(typical(), strategy="replay"),
     "uses the same ShuffleDatasetV3": lambda: tfdata.source(same_for_each_epoch),
-    "repeats a shuffle, and is resumed by TensorFlow's explicit": lambda: explicit(repeated()),
+    "repeats a shuffle, and is resumed from TensorFlow's explicit": lambda: explicit(repeated()),
     "several shuffles": lambda: DATA.range(4).shuffle(4, seed=1).flat_map(part).shuffle(4, seed=2).repeat(2),
     "Concatenate before repeat": lambda: DATA.range(4).shuffle(4, seed=1).concatenate(DATA.range(3)).repeat(),
-    "asked for, but TensorFlow cannot save": lambda: explicit(generated()),
+    "requested, but TensorFlow cannot save": lambda: explicit(generated()),
 }
 
 
@@ -230,7 +232,7 @@ def test_large_states_are_warned_about_once_with_what_helps(monkeypatch: pytest.
     loader = resumable.wrap(DATA.range(40).shuffle(30, seed=1))
     iterator = iter(loader)
     next(iterator)
-    with pytest.warns(PromiseWarning, match=r"MB, and is written with each checkpoint(.|\n)*Shuffle before"):
+    with pytest.warns(PromiseWarning, match=r"MB, which are written with each checkpoint(.|\n)*shuffle before"):
         loader.state_dict()
     next(iterator)
     loader.state_dict()  # a second warning would be an error

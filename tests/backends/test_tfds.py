@@ -290,7 +290,7 @@ def test_repeats() -> None:
 def test_a_mismatch_that_is_accepted_warns() -> None:
     state = resumable.wrap(open_split(), **DRAWN).state_dict()
     loader = resumable.wrap(open_split("resharded"), **DRAWN)
-    with pytest.raises(StateMismatchError, match="written into other shards"):
+    with pytest.raises(StateMismatchError, match="written with different shards"):
         loader.load_state_dict(state)
     with pytest.warns(StateMismatchWarning, match="layout"):
         loader.load_state_dict(state, strict=False)

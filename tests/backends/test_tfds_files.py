@@ -128,7 +128,7 @@ def test_a_file_that_changes_while_it_is_read_is_seen(copy: str) -> None:
     content = file.read_bytes()
     with file.open("r+b") as open_file:  # the same file, not a new one of that name
         open_file.write(content[8:] + content[:8])
-    with pytest.raises(DataError, match="record 4 of the file .* is not where it was"):
+    with pytest.raises(DataError, match="record 4 of the file .* is not at its position"):
         source.record(4)
 
 
@@ -240,7 +240,7 @@ if __name__ == "__main__":
     )
     def test_a_fork_behind_a_read_is_refused_with_the_way_out(self, how: str, read_first: str) -> None:
         said = self.run(how.format(""), read_first)
-        assert "this process was forked after a use of array_record files" in said
+        assert "this process was forked after array_record files were used" in said
         assert 'multiprocessing_context="forkserver"' in said
 
     @pytest.mark.slow
@@ -416,12 +416,12 @@ def test_bad_options_are_refused(tmp_path: Path) -> None:
     refused("reader must be one of", ours, "train", reader="fast")
     refused("decode must be one of cv2, pil, none", ours, "train", decode="tf")
     refused("decode must be one of tf", ours, "train", decode="pil", reader="tf")
-    refused("those of .* are array_record", theirs, "train", reader="index")
-    refused("those of .* are tfrecord", ours, "train", reader="data_source")
+    refused("the files of .* have the format array_record", theirs, "train", reader="index")
+    refused("the files of .* have the format tfrecord", ours, "train", reader="data_source")
     refused("fields must be a list.*\n.*boxes, image, label, name, vector", ours, "train", fields=["picture"])
     refused("fields must be a list", ours, "train", fields="image")
     refused("fields and as_supervised", ours, "train", fields=["image"], as_supervised=True)
-    refused("do not go together", ours, "train", add_tfds_id=True, as_supervised=True)
+    refused("were both passed", ours, "train", add_tfds_id=True, as_supervised=True)
     refused("repeats must be", ours, "train", repeats=0)
     refused("threads must be", ours, "train", threads=-1)
     refused("no dataset 'nothing_of_that_name'", "nothing_of_that_name", "train", data_dir=tmp_path)
@@ -447,7 +447,7 @@ def test_a_builder_cannot_be_wrapped_as_a_whole() -> None:
 def test_a_format_without_a_reader_is_refused(copy: str) -> None:
     info = Path(copy, "dataset_info.json")
     info.write_text(info.read_text().replace('"fileFormat": "tfrecord"', '"fileFormat": "riegeli"'))
-    refused("in the format riegeli, which has no reader", copy, "train", error=UnsupportedError)
+    refused("the format riegeli, which cannot be read by index", copy, "train", error=UnsupportedError)
 
 
 def test_a_set_without_its_features_is_refused(copy: str) -> None:
@@ -551,7 +551,7 @@ print(sum(len(batch["label"]) for batch in resumable.wrap(loader, seed=1)))
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("before", "expected"), [("used", "forked after a use of TensorFlow"), ("unused", "61")])
+@pytest.mark.parametrize(("before", "expected"), [("used", "forked after TensorFlow was used"), ("unused", "61")])
 def test_tensorflow_in_forked_workers(before: str, expected: str) -> None:
     """TensorFlow in forked workers is rejected if it would hang."""
     command = [sys.executable, "-c", FORKED, folder("shapes", "tfrecord"), before, "fork"]

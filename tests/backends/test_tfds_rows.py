@@ -223,7 +223,7 @@ def test_an_image_of_another_shape_is_no_row() -> None:
     bad = record(features.FeaturesDict({**dict(other), "image": features.Image(shape=(None, None, 3))}),
                  image=picture(1, (9, 9, 3)), label=1, name="")  # fmt: skip
     good = records(chosen, [IMAGES["jpeg"]], 2)
-    with pytest.raises(ValueError, match=r"uint8 of shape \(9, 9, 3\) in a batch of shape \(12, 12, 3\)"):
+    with pytest.raises(ValueError, match=r"uint8 of shape \(9, 9, 3\), but the batch needs shape \(12, 12, 3\)"):
         together([*good, bad])
     same(stack([alone(one) for one in good]), together(good))  # nothing is left behind
 

@@ -76,7 +76,7 @@ def test_what_collate_draws_belongs_to_the_batch() -> None:
 
 
 def test_a_dataset_that_reads_batches_is_warned_about_by_promise() -> None:
-    with pytest.warns(PromiseWarning, match="Together reads whole batches by __getitems__.*\n.*randomness="):
+    with pytest.warns(PromiseWarning, match="Together reads whole batches with __getitems__.*\n.*randomness="):
         wrap(datasets.Together(), batch_size=4)
     for nested in (Subset(datasets.Together(), range(9)), Subset(Subset(datasets.Together(), range(9)), range(5))):
         with pytest.warns(PromiseWarning, match="Subset"):
@@ -405,7 +405,7 @@ class Pairs(BatchSampler):
 @pytest.mark.slow
 def test_a_sampler_is_refused_beside_a_batch_sampler_of_ones_own() -> None:
     for batches in (datasets.OwnBatches(), Pairs(range(8), 2, drop_last=False)):
-        with pytest.raises(UnsupportedError, match=r"option sampler does not fit .* batch sampler of its own.*\n.*"):
+        with pytest.raises(UnsupportedError, match=r"option sampler does not fit .* custom batch sampler.*\n.*"):
             wrap(datasets.Augmented(), {"sampler": Shuffle(23)}, batch_sampler=batches)
     loader = wrap(datasets.Augmented(), {"sampler": Shuffle(23, seed=9)}, batch_size=4)
     assert loader.state_dict()["sampler"]["name"] == "feistel8-v1"

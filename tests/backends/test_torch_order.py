@@ -149,7 +149,7 @@ def test_a_generator_that_was_drawn_from_goes_on_from_its_state() -> None:
 
     check(lambda: make(5))
     state = resumable.wrap(make(5), order="torch").state_dict()
-    with pytest.raises(StateMismatchError, match=r"sampler\.drawn differs(.|\n)*Seed it right before"):
+    with pytest.raises(StateMismatchError, match=r"sampler\.drawn differs(.|\n)*Seed it just before"):
         resumable.wrap(make(6), order="torch").load_state_dict(state)
 
 
@@ -263,7 +263,7 @@ def test_a_torch_that_draws_other_numbers_is_refused(monkeypatch: pytest.MonkeyP
     real = torch.randperm
     monkeypatch.setattr(torch, "randperm", lambda n, generator: real(n, generator=generator).flip(0))
     for make, state in zip(makes, states, strict=True):
-        with pytest.raises(StateMismatchError, match=r"sampler\.torch differs(.|\n)*draws other numbers"):
+        with pytest.raises(StateMismatchError, match=r"sampler\.torch differs(.|\n)*generates different numbers"):
             resumable.wrap(make(), order="torch").load_state_dict(state)
 
 
@@ -304,11 +304,17 @@ REFUSED: dict[str, tuple[Callable[[], Any], str]] = {
     "list": (lambda: [1, 2, 3], "option order does not fit a list"),
     "generator": (lambda: Stream().__iter__, "option order does not fit a method"),
     "stream": (lambda: DataLoader(Stream()), "option order does not fit a DataLoader"),
-    "sampler": (lambda: DataLoader(DATA, sampler=Own()), "that of a Own"),
-    "batches": (own_batches, "that of a OwnBatches"),
-    "subclass": (lambda: DataLoader(DATA, sampler=OwnDistributed(DATA, 1, 0)), "that of a OwnDistributed"),
-    "ours": (lambda: DataLoader(DATA, sampler=resumable.ResumableSampler(DATA)), "that of a ResumableSampler"),
-    "no generator": (lambda: DataLoader(DATA, shuffle=True), "has no generator: torch seeds each epoch by its global"),
+    "sampler": (lambda: DataLoader(DATA, sampler=Own()), "Own determines the order"),
+    "batches": (own_batches, "OwnBatches determines the order"),
+    "subclass": (lambda: DataLoader(DATA, sampler=OwnDistributed(DATA, 1, 0)), "OwnDistributed determines the order"),
+    "ours": (
+        lambda: DataLoader(DATA, sampler=resumable.ResumableSampler(DATA)),
+        "ResumableSampler determines the order",
+    ),
+    "no generator": (
+        lambda: DataLoader(DATA, shuffle=True),
+        "has no generator. PyTorch then seeds each epoch from the global RNG",
+    ),
     "no generator, subset": (
         lambda: DataLoader(DATA, sampler=SubsetRandomSampler([1])),
         "has no generator",
@@ -330,10 +336,10 @@ def test_options_that_contradict_it_are_refused() -> None:
     with pytest.raises(ConfigurationError, match=r"seed=5 was given, and the sampler of what is wrapped.* seed 7"):
         resumable.wrap(dealt(23, 4, World(), (False, False)), order="torch", seed=5)
     by_default = DataLoader(DATA, sampler=DistributedSampler(DATA, 1, 0))
-    with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the DistributedSampler.*seed 0"):
+    with pytest.raises(ConfigurationError, match=r"seed=5 were passed, but the DistributedSampler.*seed 0"):
         resumable.wrap(by_default, order="torch", seed=5)
     resumable.wrap(GENERATORS["shuffle"](), order="torch", seed=3)
-    with pytest.raises(ConfigurationError, match="only one of them can say the order"):
+    with pytest.raises(ConfigurationError, match="only one can determine the order"):
         resumable.wrap(GENERATORS["shuffle"](), order="torch", sampler=resumable.samplers.Sequential(23))
     with pytest.raises(ConfigurationError, match="order must be one of feistel, torch"):
         resumable.wrap(GENERATORS["shuffle"](), order="random")  # type: ignore[call-overload]
@@ -342,7 +348,7 @@ def test_options_that_contradict_it_are_refused() -> None:
 def test_an_epoch_that_is_absurdly_far_is_refused() -> None:
     loader = resumable.wrap(GENERATORS["shuffle"](), order="torch")
     loader.seek(epoch=1 << 40)
-    with pytest.raises(UnsupportedError, match="drawing all epochs before it"):
+    with pytest.raises(UnsupportedError, match="replaying every epoch before it"):
         next(iter(loader))
 
 

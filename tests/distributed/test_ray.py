@@ -67,7 +67,7 @@ def test_ray_data_is_not_trusted_on_ranks(tmp_path: Path) -> None:
     assert found["rest"] == [[[6, 7, 8], [9, 10, 11]]] * 2
     assert found["alone"] == {"name": "Ray Data", "warned": []}
     assert found["named"] == {"name": "numbers", "warned": []}
-    assert found["ranks"]["refused"].startswith("this is an iterable of Ray Data, and there are 2 ranks.")
-    assert "its order is not known to be the same then" in found["shards"]["warned"][0]
+    assert found["ranks"]["refused"].startswith("this is a Ray Data iterable, and there are 2 ranks.")
+    assert "its order may differ then" in found["shards"]["warned"][0]
     for name in ("dataset", "iterator"):
         assert "wrap(dataset.iter_torch_batches(batch_size=...))" in found[name]["refused"]

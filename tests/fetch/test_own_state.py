@@ -360,8 +360,11 @@ def test_a_state_of_a_stream_is_refused() -> None:
 @pytest.mark.parametrize(
     ("options", "reason"),
     [
-        ({"num_workers": 1}, r"by workers, each.*\n.*or read without workers \(num_workers=0\)\.$"),
-        ({"sampler": Backwards()}, "the order of a sampler of your own"),
+        (
+            {"num_workers": 1},
+            r"the workers read the samples, and each.*\n.*or read without workers \(num_workers=0\)\.$",
+        ),
+        ({"sampler": Backwards()}, "the DataLoader uses a custom sampler"),
     ],
 )
 def test_a_state_that_is_not_saved_is_named(options: dict[str, Any], reason: str) -> None:

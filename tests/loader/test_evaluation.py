@@ -113,7 +113,7 @@ def test_two_passes_at_once_are_refused() -> None:
 def test_what_cannot_begin_again_is_refused() -> None:
     loader = resumable.wrap(iter(range(3)), evaluation=True)
     assert list(loader) == [0, 1, 2]
-    with pytest.raises(OnePassError, match="can be read once"):
+    with pytest.raises(OnePassError, match="can only be read once"):
         next(iter(loader))
     with pytest.raises(UnsupportedError, match='evaluation=True and ack="manual"'):
         resumable.wrap(range(5), evaluation=True, ack="manual")

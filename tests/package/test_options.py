@@ -179,7 +179,7 @@ def test_an_iterable_need_not_know_its_length(error: Exception) -> None:
 def test_function_that_returns_nothing(make: Callable[[], Any]) -> None:
     """A function that returns nothing to iterate over is named."""
     loader = resumable.wrap(make, identity="make")
-    with pytest.raises(UnsupportedError, match="make gives nothing to iterate over, but an object of the type"):
+    with pytest.raises(UnsupportedError, match="make provides nothing to iterate over: got an object of the type"):
         next(iter(loader))
 
 
@@ -207,7 +207,7 @@ class Endless:
 @pytest.mark.parametrize("source", [torch.nn.Linear(1, 1), Endless()], ids=lambda source: type(source).__name__)
 def test_object_that_cannot_be_iterated(source: Any) -> None:
     """An object that continues but cannot be iterated over is rejected."""
-    with pytest.raises(UnsupportedError, match="gives nothing to iterate over, but an object of the type"):
+    with pytest.raises(UnsupportedError, match="provides nothing to iterate over: got an object of the type"):
         resumable.wrap(source)
 
 

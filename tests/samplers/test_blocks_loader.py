@@ -215,7 +215,7 @@ def test_living_workers_learn_of_the_window_of_a_state(workers: int) -> None:
 def test_too_small_window_is_told_once() -> None:
     """A window that is too small is told once, with one that would do."""
     loader = many(256, shuffle=None, sampler=Blocks(200_000, window=16))
-    with pytest.warns(ShuffleWarning, match=r"a window of 16 blocks .* vary 16\.9 times(.|\n)*window=769\) or more"):
+    with pytest.warns(ShuffleWarning, match=r"a window of 16 blocks .* varies 16\.9 times(.|\n)*window=769\) or more"):
         next(iter(loader))
     with warnings.catch_warnings():
         warnings.simplefilter("error")

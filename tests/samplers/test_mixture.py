@@ -221,25 +221,25 @@ def test_a_source_is_used_up_right_where_a_phase_begins() -> None:
 @pytest.mark.parametrize(
     ("given", "message"),
     [
-        ({"weights": {"web": 1, "code": 1}}, r"no weight is given for 'math'(.|\n)*never be read"),
-        ({"weights": {**WEIGHTS, "mth": 1}}, r"name 'mth', but the sources are 'web', 'code', 'math'"),
+        ({"weights": {"web": 1, "code": 1}}, r"no weight was passed for 'math'(.|\n)*never be read"),
+        ({"weights": {**WEIGHTS, "mth": 1}}, r"contain 'mth', but the sources are 'web', 'code', 'math'"),
         ({"weights": {**WEIGHTS, "web": -0.5}}, r"the weight of 'web' must be .* but it is -0\.5"),
         ({"weights": {**WEIGHTS, "web": float("nan")}}, "but it is nan"),
         ({"weights": {**WEIGHTS, "web": True}}, "but it is True"),
         ({"weights": {**WEIGHTS, "web": "1"}}, "but it is '1'"),
         ({"weights": dict.fromkeys(SIZES, 0)}, "the weights are all 0"),
         ({"weights": [0.7, 0.2, 0.1]}, "or a list of phases, but they are"),
-        ({"weights": []}, r"must begin at 0(.|\n)*begin at \[\]"),
-        ({"weights": [(5, WEIGHTS)]}, r"they begin at \[5\]"),
-        ({"weights": [(0, WEIGHTS), (9, WEIGHTS), (9, WEIGHTS)]}, r"they begin at \[0, 9, 9\]"),
+        ({"weights": []}, r"must start at 0(.|\n)*start at \[\]"),
+        ({"weights": [(5, WEIGHTS)]}, r"they start at \[5\]"),
+        ({"weights": [(0, WEIGHTS), (9, WEIGHTS), (9, WEIGHTS)]}, r"they start at \[0, 9, 9\]"),
         ({"weights": [(0, WEIGHTS), (9, {"web": -1})]}, "of the phase at 9 must be a finite number"),
-        ({"weights": [(0, {"web": 1}), (9, {"code": 1})]}, "no weight is given for 'math'"),
-        ({"epochs": {"webb": 1}}, "epochs names 'webb', but the sources are"),
+        ({"weights": [(0, {"web": 1}), (9, {"code": 1})]}, "no weight was passed for 'math'"),
+        ({"epochs": {"webb": 1}}, "epochs contains 'webb', but the sources are"),
         ({"epochs": {"web": 0}}, "the epochs of 'web' must be an integer of 1 or more, but they are 0"),
         ({"epochs": 1.5}, "but they are 1.5"),
         ({"at_end": "restart"}, 'at_end must be "leave" or "stop", but it is \'restart\''),
-        ({"at_end": "stop"}, "no source is ever used up"),
-        ({"epochs": 1, "num_samples": 5}, "num_samples=5 was given for a mixture that ends by itself, after 1137"),
+        ({"at_end": "stop"}, "no source would be used up"),
+        ({"epochs": 1, "num_samples": 5}, "num_samples=5 was passed, but the mixture ends after 1137"),
         ({"weights": [(0, WEIGHTS), (5000, WEIGHTS)], "epochs": 1}, "ends at sample 1137(.|\n)*planned at 5000"),
         ({"window": 0}, "the window of a mixture must be an integer of 1 or more, but it is 0"),
         ({"window": 2**21}, "must be at most"),
@@ -268,7 +268,7 @@ def test_sources_that_cannot_be_mixed_are_refused(sizes: Any, message: str) -> N
 
 
 def test_positions_outside_of_an_epoch_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"positions 0\.\.1137 were asked for"):
+    with pytest.raises(ConfigurationError, match=r"positions 0\.\.1137 were requested"):
         Mixture(SIZES, window=16).indices(0, 0, 1137)
 
 

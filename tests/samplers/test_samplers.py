@@ -175,7 +175,7 @@ def test_a_bad_seed_is_refused(make: Callable[[Any], Sampler], seed: Any) -> Non
 def test_positions_outside_of_the_epoch_are_refused(name: str, start: int, more: int) -> None:
     sampler = SAMPLERS[name](5)
     stop = sampler.length + more
-    message = rf"positions {start}\.\.{stop} were asked for, but an epoch has the positions 0\.\.{sampler.length}\."
+    message = rf"positions {start}\.\.{stop} were requested, but an epoch has the positions 0\.\.{sampler.length}\."
     with pytest.raises(ConfigurationError, match=message):
         sampler.indices(0, start, stop)
 
@@ -207,5 +207,5 @@ def test_an_empty_table_is_refused() -> None:
 def test_an_inner_sampler_over_more_than_the_table_is_refused() -> None:
     subset = Subset([5, 6, 7], Sequential(9))
     assert subset.indices(0, 0, 3).tolist() == [5, 6, 7]
-    with pytest.raises(ConfigurationError, match=r"numbered 0\.\.2, but .* asks for those numbered 2\.\.4"):
+    with pytest.raises(ConfigurationError, match=r"numbered 0\.\.2, but .* requests numbers 2\.\.4"):
         subset.indices(0, 2, 5)

@@ -98,7 +98,7 @@ def test_what_hides_a_mixture_is_refused(kind: str) -> None:
 
 def test_a_sampler_alone_takes_no_mixture() -> None:
     mixture = resumable.mix({"a": range(90), "b": range(10)})
-    with pytest.raises(ConfigurationError, match=r"made for a Mix, which(.|\n)*resumable\.wrap\(DataLoader"):
+    with pytest.raises(ConfigurationError, match=r"created for a Mix, which(.|\n)*resumable\.wrap\(DataLoader"):
         resumable.ResumableSampler(mixture)
 
 
@@ -129,8 +129,8 @@ def test_a_text_is_no_source(text: Any) -> None:
     [
         ({"epochs": 10**18}, r"used up after 1000000000000000000 epochs of 10 samples, which is more than 2\*\*62"),
         ({"epochs": {"b": 10**17}, "weights": {"a": 1, "b": 1e-9}}, r"no source .* used up before sample 2\*\*62"),
-        ({"weights": [(0, {"a": 1}), (10**30, {"b": 1})]}, r"must begin at 2\*\*62 = \d+ or before"),
-        ({"weights": [(0, {"a": 1}), (1e6, {"b": 1})]}, r"must begin at an integer, but it is 1000000\.0"),
+        ({"weights": [(0, {"a": 1}), (10**30, {"b": 1})]}, r"must start at 2\*\*62 = \d+ or earlier"),
+        ({"weights": [(0, {"a": 1}), (1e6, {"b": 1})]}, r"must start at an integer, but it starts at 1000000\.0"),
         ({"epochs": math.inf}, "must be an integer of 1 or more, but they are inf"),
     ],
 )

@@ -311,6 +311,6 @@ def test_mix_takes_names() -> None:
 
 def test_epochs_that_are_no_whole_windows_are_told_once() -> None:
     loader = alone(10, {"num_samples": 45})
-    with pytest.warns(ShuffleWarning, match=r"num_samples=45 is no multiple of .* 10 samples(.|\n)*num_samples=50"):
+    with pytest.warns(ShuffleWarning, match=r"num_samples=45 is not a multiple of .* 10 samples(.|\n)*num_samples=50"):
         next(iter(loader))
     next(iter(loader))

@@ -273,5 +273,5 @@ def test_weight_of_0_in_every_phase() -> None:
     phases = [(0, {"a": 1, "b": 0, "c": 2}), (100, {"a": 2, "b": 0, "c": 1})]
     mixture = Mixture({"a": 10, "b": 10, "c": 10}, weights=phases)
     assert set(mixture.sources(0, 0, mixture.length).tolist()) == {0, 2}
-    with pytest.raises(ConfigurationError, match="no weight is given for 'b'"):
+    with pytest.raises(ConfigurationError, match="no weight was passed for 'b'"):
         Mixture({"a": 10, "b": 10}, weights=[(0, {"a": 1}), (5, {"a": 2})])

@@ -1,7 +1,7 @@
-"""NVIDIA DALI: its own iterators, resumed by its own checkpoints; and pipelines that our sampler gives their samples.
+"""NVIDIA DALI: its own iterators, resumed from its own checkpoints, and pipelines whose samples our sampler chooses.
 
-`resumable.wrap` takes a DALI iterator as it is. `in_turn` makes one source of several, and `source` lets our sampler
-say what DALI reads, for runs that change their number of ranks.
+`resumable.wrap` takes a DALI iterator directly. `in_turn` combines several into one source. With `source`, our sampler
+determines what DALI reads, so a run can change its number of ranks.
 """
 
 from __future__ import annotations
@@ -19,8 +19,8 @@ __all__ = ["adapt", "in_turn", "source"]
 
 
 def adapt(thing: Any, options: Options) -> Any:
-    """Adapt a DALI iterator, a function of `checkpoints` that makes one, or what `in_turn` returned."""
-    from resumable.backends.dali import iterators  # noqa: PLC0415  # DALI itself is imported on first use only
+    """Adapt a DALI iterator, a function of `checkpoints` that makes one, or the result of `in_turn`."""
+    from resumable.backends.dali import iterators  # noqa: PLC0415  # imports DALI on first use only
 
     return iterators.adapt(thing, options)
 

@@ -1,4 +1,4 @@
-"""The indexed backend: our requests through the user's DALI graph."""
+"""The indexed backend: runs our requests through the user's DALI graph."""
 
 from __future__ import annotations
 
@@ -38,23 +38,23 @@ __all__ = ["adapt"]
 
 
 def adapt(source: Source, options: Options) -> tuple[DaliBackend, Options]:
-    """Adapt what `resumable.backends.dali.source` described."""
-    in_graph = "Do it in the graph that source() got."
+    """Adapt a source that `resumable.backends.dali.source` described."""
+    in_graph = "Do it in the graph that you pass to source()."
     options.refuse("a DALI source", transform=in_graph, collate=in_graph, shard="The ranks share every global batch.")
     if options.batch_size is None:
-        raise ConfigurationError("a DALI source needs a batch size.\nUse for instance wrap(source, batch_size=32).")
+        raise ConfigurationError("a DALI source needs a batch size.\nPass for example wrap(source, batch_size=32).")
     options = options.with_defaults()
     if source.uniforms and options.randomness != "sample":
         raise UnsupportedError(
             f'randomness="{options.randomness}" does not fit a DALI source with uniforms={source.uniforms}.\n'
-            'The uniforms are made from the keys of the samples, which are there with randomness="sample" only. Leave '
-            "randomness out, or use uniforms=0."
+            'The uniforms are derived from the keys of the samples, which exist only with randomness="sample". Remove '
+            "randomness=, or use uniforms=0."
         )
     return DaliBackend(source, options), options
 
 
 class DaliBackend:
-    """Reads requests through DALI.
+    """Reads requests with DALI.
 
     Args:
         source: samples, graph and options.
@@ -95,7 +95,7 @@ class DaliBackend:
                 raise
             self._started().end()
             self._workers = None
-            fed.close()  # else the error's traceback keeps it, and the workers with it
+            fed.close()  # otherwise the error's traceback keeps it, and the workers with it
             if died:
                 raise
             raise describe_death(error) from error
@@ -104,14 +104,14 @@ class DaliBackend:
                 self._idle.append(engine)
 
     def close(self) -> None:
-        """End the workers, and drop the pipelines."""
+        """Stop the workers, and drop the pipelines."""
         self._idle.clear()
         if self._workers is not None:
             self._workers.end()
             self._workers = None
 
     def _take(self, samples: int) -> Engine:
-        """Return a pipeline that is not in use, large enough for batches that may have grown with fewer ranks."""
+        """Return an unused pipeline that is large enough, as batches may have grown with fewer ranks."""
         self._batch_size = max(self._batch_size, samples)
         while self._idle:
             engine = self._idle.pop()
@@ -139,15 +139,15 @@ class DaliBackend:
 
 
 class Engine:
-    """Runs batches through one DALI pipeline, in order; kept over epochs and seeks.
+    """Runs batches through one DALI pipeline, in order; kept across epochs and seeks.
 
-    DALI works ahead. What is left of that when a run is given up, by a seek or a `break`, is thrown away when the next
-    run begins: a fresh pipeline would cost more on a GPU, and by then the work is done anyway.
+    DALI works ahead. After a seek or a `break`, the next run discards what DALI has left. A new
+    pipeline would cost more on a GPU, and by then the work is done anyway.
 
     Args:
         source: graph and options.
-        batch_size: most samples per batch.
-        files: the pipeline is given paths.
+        batch_size: maximum number of samples per batch.
+        files: whether the pipeline gets paths.
     """
 
     def __init__(self, source: Source, batch_size: int, *, files: bool) -> None:
@@ -161,14 +161,14 @@ class Engine:
         return make_pipeline(self._source, self._fetcher, self.batch_size, files=self._files)
 
     def check(self) -> None:
-        """Refuse the graph if it would not give the same batches again."""
+        """Raise an error if the graph would not repeat the same batches."""
         check_graph(self.pipeline, self._source, self._fetcher)
 
     def run(self, source: Iterator[Fed]) -> Iterator[Any]:
         """Yield a batch for each input.
 
         Raises:
-            SampleError: a sample could not be read or decoded; the message names it.
+            SampleError: a sample could not be read or decoded; the message shows which.
         """
         if self._used:
             self._drain()
@@ -200,7 +200,7 @@ class Engine:
                 raise
             raise _find_bad_sample(self._source, self._fetcher.asked, error, files=self._files) from error
         try:
-            copy = not self.pipeline.exec_dynamic  # without it, DALI uses the memory again
+            copy = not self.pipeline.exec_dynamic  # otherwise DALI reuses the memory
             named = zip(self._source.outputs, outputs, strict=True)
             batch = {name: _tensor(output, name, copy=copy) for name, output in named}
         finally:
@@ -216,7 +216,7 @@ class Engine:
                 self.pipeline.release_outputs()
         except StopIteration:
             self.pipeline.reset()
-        except RuntimeError:  # of a batch that is not asked for any more; one that is asked for again fails again
+        except RuntimeError:  # of a batch that is no longer needed; if it is requested again, it fails again
             self.pipeline = self._make()
 
 
@@ -224,8 +224,8 @@ def _tensor(output: Any, name: str, *, copy: bool) -> torch.Tensor:
     if not output.is_dense_tensor():
         shapes = sorted({tuple(shape) for shape in output.shape()})[:4]
         raise BackendError(
-            f"the samples of the output {name!r} differ in shape: {', '.join(map(str, shapes))} and so on.\n"
-            "They make no tensor. Resize, crop or pad them to one size in the graph (fn.resize, fn.crop, fn.pad)."
+            f"the samples of the output {name!r} have different shapes, such as {', '.join(map(str, shapes))}.\n"
+            "They cannot form a tensor. Resize, crop or pad them to one size in the graph (fn.resize, fn.crop, fn.pad)."
         )
     dense = output.as_tensor()
     on_gpu = isinstance(dense, TensorGPU)
@@ -235,13 +235,13 @@ def _tensor(output: Any, name: str, *, copy: bool) -> torch.Tensor:
 
 
 def _find_bad_sample(source: Source, requests: Sequence[Request], error: RuntimeError, *, files: bool) -> DataError:
-    """Return an error that names the first sample that fails alone, or the batch where none does; DALI does not say.
+    """Return an error with the first sample that fails on its own, or with the batch if none does; DALI does not say.
 
     Args:
         source: graph and samples.
-        requests: those that were asked for and not delivered; the first one failed, or one after it.
-        error: what DALI said.
-        files: the pipeline is given paths.
+        requests: those not delivered yet; the first one failed, or one after it.
+        error: DALI's error.
+        files: whether the pipeline gets paths.
     """
     reason = str(error).strip().split("encountered:")[-1].strip().split("\n")[0]
     for request in requests:
@@ -250,10 +250,10 @@ def _find_bad_sample(source: Source, requests: Sequence[Request], error: Runtime
             if not _works(source, keys[place : place + 1], int(index), files=files):
                 return SampleError(
                     f"DALI failed on {source.samples.name(int(index))} (sample {index}): {reason}\n"
-                    "No batch can be made with it. Mend the file, or leave it out."
+                    "No batch can be made with it. Fix the file, or remove it."
                 )
     steps = ", ".join(f"{request.epoch}:{request.step}" for request in requests)
-    return DataError(f"DALI failed on a batch of the steps {steps}, but on none of its samples alone: {reason}")
+    return DataError(f"DALI failed on a batch (epoch:step {steps}), but on none of its samples alone: {reason}")
 
 
 def _works(source: Source, key: Words, index: int, *, files: bool) -> bool:
@@ -261,7 +261,7 @@ def _works(source: Source, key: Words, index: int, *, files: bool) -> bool:
     if files and isinstance(samples, Files):
         raw, label = samples.paths(np.array([index]))[0], samples.labels[index : index + 1]
     else:
-        with isolated(int(key[0]) if len(key) else None):  # as it was read, if it draws
+        with isolated(int(key[0]) if len(key) else None):  # as it was read, in case it uses random numbers
             raw, label = samples[index]
     drawn = (uniforms(key, source.uniforms),) if source.uniforms else ()
     inputs: tuple[Any, ...] = ([raw], [label], *drawn)

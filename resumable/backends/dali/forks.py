@@ -1,7 +1,7 @@
-"""What a forked process inherits of DALI is left to its parent.
+"""A forked process must not free the DALI objects that it inherits.
 
-A pipeline has threads, which a fork leaves behind; where the copy is freed, the process crashes. So garbage in cycles,
-which is freed whenever Python likes, must not be collected by the child: not by a worker of any library.
+A fork does not copy the threads of a pipeline, so freeing the copy of a pipeline crashes the process. Python may free
+garbage in reference cycles at any time. So the child, which may be a worker of any library, must not collect it.
 """
 
 from __future__ import annotations
@@ -16,15 +16,15 @@ _under_way = 0
 
 
 def leave_garbage() -> None:
-    """From now on, no fork of this process collects garbage that was there before it."""
+    """From now on, keep forks of this process from collecting garbage that existed before the fork."""
     if hasattr(os, "register_at_fork"):
         os.register_at_fork(before=_hold, after_in_parent=_go_on, after_in_child=_begin)
 
 
 def _hold() -> None:
-    # Off before the fork, as the child runs other hooks before ours.
-    global _collecting, _under_way  # noqa: PLW0603  # of the process, as the collector is
-    if not _under_way:  # threads may fork side by side
+    # Disabled before the fork, as the child runs other hooks before ours.
+    global _collecting, _under_way  # noqa: PLW0603  # one per process, like the collector
+    if not _under_way:  # threads may fork at the same time
         _collecting = gc.isenabled()
     _under_way += 1
     gc.disable()

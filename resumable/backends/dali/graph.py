@@ -1,4 +1,4 @@
-"""The user's graph as a DALI pipeline with our samples and uniforms; refused if its stream could not be repeated."""
+"""The user's graph as a DALI pipeline with our samples and uniforms, and the check that it repeats the same batches."""
 
 from __future__ import annotations
 
@@ -30,31 +30,31 @@ if TYPE_CHECKING:
 __all__ = ["Fetcher", "Pipeline", "check_graph", "make_pipeline", "uniforms"]
 
 
-Pipeline = Any  # nvidia.dali.Pipeline, whose types leave out most of it
+Pipeline = Any  # nvidia.dali.Pipeline; its type stubs lack most of it
 _NO_CHECK = nullcontext()
-_LAST = 100_000  # characters; the names of a reader's files stand among the rest
+_LAST = 100_000  # characters; the rest of the text includes the names of a reader's files
 _REASONS = {
-    "ExternalSource": "reads from a source of its own, at a place that is not saved",
-    "PermuteBatch": "mixes the samples of a batch, which are others on another number of ranks",
-    "Jitter": "draws from a generator of DALI's own",
+    "ExternalSource": "reads from a separate source, whose position is not saved",
+    "PermuteBatch": "mixes the samples of a batch, which differ with the number of ranks",
+    "Jitter": "uses DALI's own random numbers",
 }
 _GOLDEN = np.uint64(0x9E3779B97F4A7C15)  # the increment of SplitMix64
 _SHIFT = np.uint64(40)  # leaves the 24 bits that a float32 has
 
 
 def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_size: int, *, files: bool) -> Pipeline:
-    """Make the pipeline; its graph is there, and its threads are not started.
+    """Make the pipeline with its graph; its threads are not started yet.
 
     Args:
         source: graph and options.
-        giver: called for each batch, or a list of batches: raw, labels and, where the graph has them, uniforms.
-        batch_size: most samples per batch.
-        files: raw is paths, for DALI to read.
+        giver: called for each batch, or a list of batches: raw, labels and, if the graph uses them, uniforms.
+        batch_size: maximum number of samples per batch.
+        files: whether raw contains paths, for DALI to read.
     """
 
     def graph() -> Any:
         raw, *others = fn.external_source(source=giver, num_outputs=3 if source.uniforms else 2)
-        # Mapped into memory, as by default, a small file takes thrice as long: each map stops the threads that decode.
+        # With the default, mmap, a small file takes three times as long: each mmap stops the decoding threads.
         return source.graph(fn.io.file.read(raw, dont_use_mmap=True) if files else raw, *others)
 
     made: Pipeline = pipeline_def(graph, **{"enable_conditionals": False, **source.options})(
@@ -62,18 +62,18 @@ def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_si
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*produces . outputs, but the output", category=Warning)
-        made._build_graph()  # noqa: SLF001  # there is no public way to see the operators; a test pins it
-    made._check_api_type_scope = _unchecked  # noqa: SLF001  # it makes a class per call: 25 us, three times per batch
+        made._build_graph()  # noqa: SLF001  # there is no public way to list the operators; a test pins it
+    made._check_api_type_scope = _unchecked  # noqa: SLF001  # it makes a class per call: 25 µs, three times per batch
     return made
 
 
 def _unchecked(_: object) -> AbstractContextManager[None]:
-    """Stand for DALI's check that a caller does not mix `run` with `schedule_run`; `Engine` alone calls."""
+    """Replaces DALI's check that callers do not mix `run` with `schedule_run`; only `Engine` calls these."""
     return _NO_CHECK
 
 
 class Fetcher:
-    """Called by DALI for each batch. It knows nothing of the pipeline, so that dropping that frees it at once.
+    """Called by DALI for each batch. It has no reference to the pipeline, so a dropped pipeline is freed immediately.
 
     Args:
         count: uniforms per sample.
@@ -86,24 +86,24 @@ class Fetcher:
         self.failure: Exception | None = None
 
     def begin(self, source: Iterator[Fed]) -> None:
-        """Draw from another source from now on."""
+        """Use a different source from now on."""
         self._source, self.asked, self.failure = source, [], None
 
     def end(self) -> None:
-        """Draw no more."""
+        """Stop reading."""
         self._source = iter(())
 
     def __call__(self) -> tuple[Any, ...]:
         """Return the inputs of the next batch.
 
         Raises:
-            StopIteration: there is none, or reading it failed; then the batches before it are delivered first.
+            StopIteration: there is none, or reading it failed; in that case, the batches before it are delivered first.
         """
         try:
             fed = next(self._source)
         except StopIteration:
             raise
-        except Exception as error:  # raised again when it is its turn
+        except Exception as error:  # raised again after the earlier batches
             self.failure = error
             raise StopIteration from error
         self.asked.append(fed.request)
@@ -112,18 +112,18 @@ class Fetcher:
 
 
 def _batch(samples: NDArray[Any] | list[NDArray[Any]]) -> Any:
-    """Make DALI's list of tensors, which it takes as it is: looking at an array itself, it takes twice as long."""
+    """Make DALI's list of tensors, which needs no conversion: DALI takes twice as long to convert an array."""
     if isinstance(samples, list):
         return TensorListCPU([TensorCPU(sample, "") for sample in samples], "")
     return TensorListCPU(samples, "")
 
 
 def uniforms(keys: Words, count: int) -> NDArray[np.float32]:
-    """Compute `count` numbers of [0, 1) for every key.
+    """Compute `count` numbers in [0, 1) for every key.
 
     Number `j` of a key is the output of SplitMix64 after `j + 1` steps from that key, mixed once more. Its high 24
-    bits, times 2**-24, are held by a float32 exactly, so that 1.0 never comes up. A number depends on nothing but the
-    key and `j`; test vectors pin it.
+    bits, times 2**-24, fit a float32 exactly, so 1.0 never occurs. A number depends only on the key and `j`; test
+    vectors pin it.
 
     Args:
         keys: 64-bit keys, shape `(samples,)`.
@@ -138,19 +138,18 @@ def uniforms(keys: Words, count: int) -> NDArray[np.float32]:
 
 
 def check_graph(pipeline: Pipeline, source: Source, giver: object) -> None:
-    """Refuse a graph that would not give the same batches again, or not those that were named.
+    """Check that a graph repeats the same batches, and returns the named outputs.
 
     Raises:
         UnsupportedError: it has a random operator, or one that sees more than its sample.
-        ConfigurationError: it returns another number of nodes than there are names, or takes more uniforms than there
-            are.
+        ConfigurationError: the number of nodes differs from the number of names, or it uses uniforms that do not exist.
     """
     found = pipeline.num_outputs
     if found != len(source.outputs):
         raise ConfigurationError(
             f"the pipeline returns {found} nodes, but outputs has {len(source.outputs)} names: "
             f"{list(source.outputs)}.\n"
-            "A batch is a dict of the nodes under these names. Give one name for each node."
+            "A batch is a dict of the nodes with these names. Pass one name for each node."
         )
     if source.uniforms:
         _check_indices(pipeline._ops, giver, source.uniforms)  # noqa: SLF001  # as above
@@ -158,10 +157,10 @@ def check_graph(pipeline: Pipeline, source: Source, giver: object) -> None:
     if not faults:
         return
     message = (
-        "the graph has operators that would not do the same again on another number of ranks, or after a resume:\n  "
-        + "\n  ".join(faults)
-        + "\nAugmentations could not be repeated. Draw from the uniforms of each sample instead (source(..., "
-        'uniforms=n) and u[0], u[1], ...), or accept it with on_nondeterministic="warn".'
+        "the graph has operators that would not repeat their output on a different number of ranks, or after a "
+        "resume:\n  " + "\n  ".join(faults) + "\n"
+        "Augmentations would change. Use the random numbers of each sample instead (source(..., uniforms=n) and u[0], "
+        'u[1], ...), or accept this with on_nondeterministic="warn".'
     )
     if source.on_nondeterministic == "error":
         raise UnsupportedError(message)
@@ -169,15 +168,15 @@ def check_graph(pipeline: Pipeline, source: Source, giver: object) -> None:
 
 
 def _check_indices(operators: Iterable[Any], giver: object, count: int) -> None:
-    """Refuse a graph that takes a number that there is not.
+    """Check that the graph only uses uniforms that exist.
 
     Args:
         operators: of the pipeline.
-        giver: what gives it samples, labels and uniforms.
+        giver: the source of samples, labels and uniforms.
         count: uniforms per sample.
 
     Raises:
-        ConfigurationError: it takes `u[count]`, or one after it.
+        ConfigurationError: it uses `u[count]`, or a later one.
     """
     ours = ""
     for operator in operators:
@@ -188,13 +187,13 @@ def _check_indices(operators: Iterable[Any], giver: object, count: int) -> None:
         of_ours = [node.name for node in operator.inputs or ()][:1] == [ours]
         if of_ours and isinstance(taken, int) and not -count <= taken < count:
             raise ConfigurationError(
-                f"the graph takes u[{taken}], but source(..., uniforms={count}) gives each sample {count} random "
+                f"the graph uses u[{taken}], but with source(..., uniforms={count}) each sample has {count} random "
                 f"numbers, u[0] to u[{count - 1}].\nEvery batch would fail. Use uniforms={max(taken + 1, -taken)}."
             )
 
 
 def _operators(pipeline: Pipeline, giver: object) -> Iterable[Any]:
-    """Yield the operators without our own source."""
+    """Yield the operators, without our own source."""
     for operator in pipeline._ops:  # noqa: SLF001  # as above
         group = getattr(operator, "_group", None)
         if group is None or group.source_desc.source is not giver:
@@ -202,16 +201,16 @@ def _operators(pipeline: Pipeline, giver: object) -> Iterable[Any]:
 
 
 def _fault(operator: Any) -> str | None:
-    """Say what is wrong with an operator, by its name and the line that it is made in."""
+    """Return why an operator is not repeatable, with its name and the line that creates it; None if it is."""
     name = getattr(operator._op, "schema_name", "ExternalSource")  # noqa: SLF001  # as above
     reason = _REASONS.get(name)
     if reason is None and name.endswith("PythonFunction"):
-        reason = "runs Python that may draw from any generator"
+        reason = "runs Python code that may use any random numbers"
     if reason is None:
         schema = dali_backend.GetSchema(name)
         if schema.IsStateful() or schema.HasRandomSeedArg():
             reads = "eader" in name
-            reason = "reads samples in an order of its own" if reads else "draws from a generator of DALI's own"
+            reason = "reads samples in its own order" if reads else "uses DALI's own random numbers"
     return reason and f"{_title(operator, name)}: {reason}"
 
 

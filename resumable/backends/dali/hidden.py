@@ -1,8 +1,8 @@
-"""DALI iterators that something else holds and reads: nothing would bring them back to a place.
+"""Finds DALI iterators inside other objects that read them, as nothing would restore their position.
 
-Only what can be seen without running a user's code is looked at: attributes that are stored, closures, globals that a
-function names, what `functools.partial` and iterators such as `zip` hold, and lists, tuples, sets and dictionaries of
-those.
+Only values that can be seen without running user code are checked: stored attributes, closures, globals that a function
+uses, the contents of `functools.partial` and of iterators such as `zip`, and lists, tuples, sets and dictionaries of
+these.
 """
 
 from __future__ import annotations
@@ -26,26 +26,26 @@ if TYPE_CHECKING:
 __all__ = ["refuse_hidden"]
 
 
-_MOST = 100  # elements of a container: of DALI iterators there are few, of samples there may be millions
-_DEEPEST = 2  # containers inside of one another
+_MOST = 100  # elements of a container: there are few DALI iterators, but there may be millions of samples
+_DEEPEST = 2  # levels of nested containers
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
 _STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 def refuse_hidden(source: Any) -> None:
-    """Refuse what reads DALI iterators that it holds, unless it has a state of its own.
+    """Reject an object that reads DALI iterators which it holds, unless it has a state.
 
     Args:
-        source: what is to be wrapped, and is no DALI iterator itself.
+        source: the object to wrap, which is not a DALI iterator itself.
 
     Raises:
-        UnsupportedError: it holds some; the message says where.
+        UnsupportedError: it holds DALI iterators; the message says where.
     """
     if issubclass(type(source), (list, tuple)):
         if any(map(_is_iterator, _elements(source))):
             raise UnsupportedError(
-                "this is a list of DALI iterators.\nEach of them would be taken for a batch. Make one source of them, "
-                "in the order that you want: wrap(resumable.backends.dali.in_turn(iterators))."
+                "this is a list of DALI iterators.\nEach iterator would be treated as a batch. Combine them in the "
+                "order that you want: wrap(resumable.backends.dali.in_turn(iterators))."
             )
         return
     for holder in [source, vars(source)["dataset"]] if _is_data_loader(source) else [source]:
@@ -58,10 +58,10 @@ def _refused(holder: Any, places: list[str]) -> UnsupportedError:
     name = ask(holder, "__qualname__", qualname_of(type(holder)))
     return UnsupportedError(
         f"{name} reads DALI iterators that it holds: {', '.join(places)}.\n"
-        "They go on where they stand, and no state says where that is: a resumed run would get other batches, and "
-        "could read them once. Wrap the DALI iterators themselves: wrap(iterator), or for several "
-        "wrap(resumable.backends.dali.in_turn(iterators)), with transform=... for what is done to a batch. Or give it "
-        "state_dict and load_state_dict, if it can bring them back itself."
+        "They continue from their current position, which no state contains. A resumed run would get different "
+        "batches, and could read them only once. Wrap the DALI iterators themselves: wrap(iterator), or "
+        "wrap(resumable.backends.dali.in_turn(iterators)) for several, with transform=... to process a batch. Or "
+        f"define state_dict and load_state_dict on {name}, if it can restore them itself."
     )
 
 
@@ -84,7 +84,7 @@ def _names_of_iterators(thing: Any) -> list[str]:
 
 
 def _held_by(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield what a thing holds, by name."""
+    """Yield the values that an object holds, with their names."""
     if issubclass(type(thing), partial):
         yield from _held_by(thing.func)
         yield from ((f"argument {number}", value) for number, value in enumerate(thing.args))
@@ -108,7 +108,7 @@ def _held_by(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
-    """Yield attributes that are stored in an object, in its slots or in its class."""
+    """Yield the attributes that are stored in an object, in its slots or in its class."""
     yield from ((str(name), value) for name, value in attributes_of(thing).items() if type(name) is str)
     for kind in mro_of(type(thing)):
         for name, value in members_of(kind).items():
@@ -122,7 +122,7 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 
 
 def _held_by_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
-    """Yield what a function closes over, its defaults, and the globals that it reads."""
+    """Yield the values that a function closes over, its defaults, and the globals that it reads."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
         yield from _content(name, cell)
     yield "a default", function.__defaults__
@@ -146,7 +146,7 @@ def _globals(code: types.CodeType, values: dict[str, Any]) -> Iterator[tuple[str
 
 
 def _flat(value: Any, deep: int = _DEEPEST) -> Iterator[Any]:
-    """Yield a value, or the first elements of a container, also of one inside of another."""
+    """Yield a value, or the first elements of a container and of nested containers."""
     if not issubclass(type(value), _CONTAINERS):
         yield value
     elif deep:
@@ -155,6 +155,6 @@ def _flat(value: Any, deep: int = _DEEPEST) -> Iterator[Any]:
 
 
 def _elements(container: Any) -> list[Any]:
-    """Return the first elements of a container, by Python's own method: a user's may do something else."""
+    """Return the first elements of a container, with Python's own method: a subclass may override it."""
     own: Any = next(base for base in _CONTAINERS if issubclass(type(container), base))
     return list(islice(dict.values(container) if own is dict else own.__iter__(container), _MOST))

@@ -1,7 +1,7 @@
-"""Identity of DALI pipelines: what must be the same in the run that saved a state and the one that loads it.
+"""Identity of DALI pipelines: what must be the same in the run that saved a state and the run that loads it.
 
-DALI itself compares the names of the operators only. Everything that changes the samples, their order or the pixels is
-an entry here; what does not (threads, prefetch depth, executor, the line of the script) is left out.
+DALI itself compares only the names of the operators. Everything that changes the samples, their order or the pixels has
+an entry here. Settings that change none of them are left out: threads, prefetch depth, executor, line of the script.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _FACTS = {
     "pad_last_batch": "pad_last_batch",
     "stick_to_shard": "stick_to_shard",
 }
-# Arguments that have an entry of their own, change no sample, or are addresses of this process.
+# Arguments that have a separate entry, change no sample, or are addresses of this process.
 _UNSEEN = {"seed", "bytes_per_sample_hint", "preserve", "preserve_name", "num_shards", "shard_id", "pad_last_batch",
            "stick_to_shard", "dont_use_mmap", "prefetch_queue_depth", "lazy_init", "read_ahead", "skip_cached_images",
            "num_threads", "use_o_direct", "tensor_init_bytes",
@@ -44,12 +44,12 @@ _UNSEEN = {"seed", "bytes_per_sample_hint", "preserve", "preserve_name", "num_sh
 
 
 def identity_of(iterators: Sequence[Any], name: str | None, unread: list[str]) -> dict[str, Any]:
-    """Return the identity of one iterator, or of several in turn: a value per field, or a list where they differ.
+    """Return the identity of one iterator, or of several in turn: a value per field, or a list if they differ.
 
     Args:
         iterators: DALI iterators.
-        name: what the user calls the data; without, the names and sizes of its files are looked at.
-        unread: gets what readers name and this process cannot read.
+        name: the user's name for the data; without it, the names and sizes of its files are used.
+        unread: filled with the names in readers that this process cannot read.
     """
     import nvidia.dali  # noqa: PLC0415  # only here, for its version
 
@@ -111,7 +111,7 @@ def _graph(known: Iterable[Operator], readers: set[str]) -> str:
 
 
 def _common_value(values: list[Any]) -> Any:
-    """Return what all have in common, else all of them."""
+    """Return the value that all have in common; otherwise, all values."""
     if not values:
         return None
     return values[0] if all(value == values[0] for value in values) else values
@@ -123,16 +123,16 @@ def _as_plain(value: Any) -> Any:
 
 # ------------------------------------------------------------------ listing
 #
-# Fingerprints of what a reader reads: which files, in which order, without reading any sample.
+# Fingerprints of the data of a reader: which files, in which order, without reading any sample.
 #
-# argument of a reader     what counts
-# list of samples          names and order (a million of them: no look at each)
-# list of archives         names, order and sizes; of a directory, as LMDB has it, those of its files
+# argument of a reader     fingerprint
+# list of samples          names and order (there may be a million, so no file is opened)
+# list of archives         names, order and sizes; for a directory, as with LMDB, the sizes of its files
 # folder                   names in it, sorted
-# index, manifest, list    its content, as the samples' order is in it
-# any other text           the content of the file of that name, or of the files in the folder, if there is one
+# index, manifest, list    its content, which contains the order of the samples
+# any other text           the content of the file with that name, or of the files in the folder, if it exists
 #
-# The directory that files lie in does not count, so that data may be copied to another node's disk.
+# The directory of the files does not count, as data may be copied to the disk of a different node.
 
 _SAMPLES = {"files", "images", "labels"}
 _ARCHIVES = {"path", "paths", "filenames"}
@@ -140,21 +140,21 @@ _LISTS = {"file_list", "index_path", "index_paths", "manifest_filepaths", "annot
           "preprocessed_annotations"}  # fmt: skip
 _ROOT = "file_root"
 _KNOWN = _SAMPLES | _ARCHIVES | _LISTS | {_ROOT}
-# Texts of DALI's readers that name no file to read.
+# Texts of DALI's readers that do not name a file to read.
 OPTIONS = {"dir_filters", "enable_frame_num", "ext", "feature_names", "file_filter", "file_filters", "file_list_format",
            "file_list_rounding", "missing_component_behavior", "mode", "out_of_bounds_policy", "pad_mode",
            "save_preprocessed_annotations_dir"}  # fmt: skip
-_LOCK = "lock.mdb"  # made by LMDB when somebody reads
+_LOCK = "lock.mdb"  # LMDB creates it for reading
 _BLOCK = 1 << 20
 _LARGEST = 64 << 20  # bytes of a file whose purpose is unknown
 
 
 class Listing(NamedTuple):
-    """What a reader reads.
+    """A fingerprint of a reader's data.
 
     Args:
-        digest: of names, order, sizes and lists; None where the reader names no files.
-        unread: what it names and this process cannot read, so that another order in it would not be noticed.
+        digest: of names, order, sizes and lists; None if the reader names no files.
+        unread: names that this process cannot read, so a different order in them would go unnoticed.
     """
 
     digest: str | None
@@ -166,21 +166,21 @@ def is_of_files(key: str, value: Any, texts: Collection[str]) -> bool:
 
     Args:
         key: its name.
-        value: what was given.
-        texts: names of the arguments that are text or lists of it, as DALI declares them.
+        value: its value.
+        texts: names of the arguments that DALI declares as text or a list of text.
     """
     if key in _KNOWN:
         return not (value is None or (hasattr(value, "__len__") and len(value) == 0))
-    # Path.exists raises for text that is longer than a name may be.
+    # Path.exists raises an error if text is longer than a name may be.
     return key in texts and key not in OPTIONS and any(os.path.exists(one) for one in _strings(value)[:1])  # noqa: PTH110
 
 
 def look_at(arguments: Mapping[str, Any], texts: Collection[str]) -> Listing:
-    """Look at what the arguments of a reader name.
+    """Return a fingerprint of the files that the arguments of a reader name.
 
     Args:
         arguments: of the reader, by name.
-        texts: names of those that are text or lists of it, as DALI declares them.
+        texts: names of the arguments that DALI declares as text or a list of text.
     """
     state, unread = hashlib.blake2b(digest_size=16), list[str]()
     named = {key for key, value in arguments.items() if is_of_files(key, value, texts)}
@@ -193,7 +193,7 @@ def look_at(arguments: Mapping[str, Any], texts: Collection[str]) -> Listing:
 
 
 def _add(state: hashlib.blake2b, key: str, value: Any) -> list[str]:
-    """Add an argument, and return what of it could not be read."""
+    """Add an argument, and return the names in it that could not be read."""
     if key in _SAMPLES:
         state.update(_joined(list(value)))
         return []
@@ -216,13 +216,13 @@ def _joined(values: list[Any]) -> bytes:
 
 
 def _shared(first: str, last: str) -> str:
-    """Return how the smallest and the largest name begin, and so all between them."""
+    """Return the common prefix of the smallest and the largest name, and thus of all between them."""
     differs = (place for place, pair in enumerate(zip(first, last, strict=False)) if pair[0] != pair[1])
     return first[: next(differs, min(len(first), len(last)))]
 
 
 def _add_sizes(state: hashlib.blake2b, path: Path) -> None:
-    """Add the size of a file; of a directory, the names and sizes of its files."""
+    """Add the size of a file; for a directory, add the names and sizes of its files."""
     if path.is_dir():
         for file in sorted(path.iterdir()):
             if file.name != _LOCK:
@@ -232,18 +232,18 @@ def _add_sizes(state: hashlib.blake2b, path: Path) -> None:
 
 
 def _add_names(state: hashlib.blake2b, root: Path) -> None:
-    """Add the names in a directory and in those directly in it, sorted: as deep as DALI's readers look."""
+    """Add the names in a directory and in its subdirectories, sorted; DALI's readers do not go deeper."""
     with os.scandir(root) as entries:
         ordered = sorted(entries, key=lambda entry: entry.name)
     for entry in ordered:
         state.update(entry.name.encode() + b"\n")
         if entry.is_dir():
-            # A million names: a Path of each would take longer than everything else.
+            # With a million names, making a Path for each would take longer than everything else.
             state.update("\0".join(sorted(os.listdir(entry.path))).encode())  # noqa: PTH208
 
 
 def _add_content(state: hashlib.blake2b, path: Path, key: str) -> bool:
-    """Add what is in a list, or in a folder; return whether it could be read."""
+    """Add the content of a list or a folder; return whether it could be read."""
     try:
         if key == _ROOT:
             _add_names(state, path)
@@ -254,7 +254,7 @@ def _add_content(state: hashlib.blake2b, path: Path, key: str) -> bool:
             return False
         else:
             _add_bytes(state, path)
-    except OSError:  # it is no file of this machine, such as the address of an object store
+    except OSError:  # not a file on this machine, but for example the address of an object store
         state.update(os.fsencode(path))
         return False
     return True

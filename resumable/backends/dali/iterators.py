@@ -1,4 +1,4 @@
-"""DALI's own iterators as a Loader, by DALI's own checkpoints: one, one that a function makes, or several in turn."""
+"""DALI's own iterators as a Loader, with DALI's checkpoints: one, one that a function makes, or several in turn."""
 
 from __future__ import annotations
 
@@ -44,25 +44,25 @@ if TYPE_CHECKING:
 __all__ = ["NativeBackend", "adapt"]
 
 
-_BATCHES = "Each element of a DALI iterator is a whole batch already; the pipeline says how large."
-_CHECKPOINTS = "It goes on by DALI's checkpoints."
-_TAIL = "Its last_batch_policy says what happens with the last samples of an epoch."
+_BATCHES = "Each element of a DALI iterator is already a batch, and the pipeline determines its size."
+_CHECKPOINTS = "It always resumes from DALI's checkpoints."
+_TAIL = "Its last_batch_policy determines how an epoch ends."
 _OPTIONS = (
     "batch_size", "graph", "initial_fill", "iterators", "last_batch_policy", "num_shards", "outputs",
     "pad_last_batch", "pipelines", "random_shuffle", "reader_name", "seed", "seeds", "shard_id", "shuffle_after_epoch",
     "shuffle_after_epoch_seed", "size", "stick_to_shard",
 )  # fmt: skip
 _HINTS = {
-    **dict.fromkeys(_OPTIONS, "Make the DALI pipelines and their iterator as before."),
-    "in_turn": "Give in_turn(..., order=...) as before: in another order, a state would stand for other batches.",
+    **dict.fromkeys(_OPTIONS, "Create the DALI pipelines and their iterator as in the original run."),
+    "in_turn": "Pass the same order to in_turn(..., order=...); otherwise, the state points to the wrong batches.",
 }
 
 
 def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
-    """Adapt a DALI iterator, a function of `checkpoints` that makes one, or what `in_turn` returned.
+    """Adapt a DALI iterator, a function of `checkpoints` that makes one, or the result of `in_turn`.
 
     Raises:
-        UnsupportedError: it cannot be resumed, and why; or an option does not fit it.
+        UnsupportedError: it cannot be resumed, or an option does not fit it; the message says why.
         MissingDependencyError: DALI is not installed.
     """
     options.refuse("a DALI iterator", batch_size=_BATCHES, collate=_BATCHES, tail=_TAIL, resume=_CHECKPOINTS)
@@ -72,7 +72,7 @@ def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
     for iterator, maker in zip(iterators, made, strict=True):
         _check(iterator, made=maker is not None)
     unread: list[str] = []
-    # Before a pipeline is built again and forgets its operators.
+    # Before a pipeline is rebuilt and forgets its operators.
     identity = identity_of(iterators, options.identity, unread)
     warn_of_lists(unread)
     if isinstance(source, InTurn):
@@ -99,28 +99,28 @@ def _check(iterator: Any, *, made: bool) -> None:
 
 
 def _without_shard(options: Options, *, divided: bool) -> Options:
-    """Leave the division among the ranks to DALI, where its readers have shards."""
+    """Let DALI divide the data among the ranks if its readers have shards."""
     if not divided:
         return options
     if options.shard:
         raise UnsupportedError(
             "the option shard=True does not fit DALI readers with num_shards: both would divide the samples.\n"
-            "No rank would read most of the samples. Leave shard out, or num_shards and shard_id."
+            "No rank would read most of the samples. Remove shard=True, or num_shards and shard_id."
         )
     return replace(options, shard=False)
 
 
 class NativeBackend:
-    """Batches as DALI's iterators give them, in DALI's order; resumed by DALI's checkpoints.
+    """Batches of DALI's iterators in DALI's order, resumed from DALI's checkpoints.
 
-    It goes on where it stands: DALI cannot end an epoch early, so after an epoch that was left in its middle, the next
-    one begins with the rest of it, as with DALI alone.
+    It always continues from the current position. DALI cannot end an epoch early, so if an epoch is abandoned, the next
+    one starts with the rest of it, as with DALI alone.
 
     Args:
         source: one iterator, or several in turn.
-        identity: tells this pipeline, its data and its shard from others.
-        length: batches per epoch; None where that changes or is unknown.
-        needs_shard: with several ranks, the user has to say whether they divide the stream.
+        identity: identifies this pipeline, its data and its shard.
+        length: batches per epoch; None if unknown or varying.
+        needs_shard: whether the user must say, with several ranks, if they divide the stream.
         check: called once, before the first batch.
     """
 
@@ -141,27 +141,27 @@ class NativeBackend:
             hints=_HINTS,
             length=length,
             needs_shard=needs_shard,
-            snapshot_every=0,  # it costs microseconds
+            snapshot_every=0,  # a snapshot takes microseconds
             reads_ahead=True,
-            compares_itself=True,  # nothing is drawn ahead of a state
+            compares_itself=True,  # nothing is read ahead of a state
         )
 
     def ended(self) -> bool:
-        """Return whether DALI has no more batches in this epoch: it counts by itself."""
+        """Return whether DALI's own count says that this epoch has no batches left."""
         return self._source.ended()
 
-    def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts by itself
-        """Go on: with the epoch that comes, or with the rest of one that was left."""
+    def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts itself
+        """Continue with the next epoch, or with the rest of an abandoned one."""
         self._check_once()
         self._source.begin()
         return _Epoch(self._source)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return DALI's checkpoints after the last batch, or of the next epoch's beginning where none is left."""
+        """Return DALI's checkpoints after the last batch; after an epoch's last batch, at the start of the next one."""
         return self._source.snapshot()
 
     def restore(self, epoch: int, snapshot: dict[str, Any]) -> Iterator[Any]:  # noqa: ARG002  # it is in the snapshot
-        """Build the pipelines again at a snapshot."""
+        """Rebuild the pipelines at a snapshot."""
         self._check_once()
         self._source.restore(snapshot)
         return _Epoch(self._source)
@@ -173,7 +173,7 @@ class NativeBackend:
 
 
 class _Epoch:
-    """The batches of an epoch that are left; at its end it stays there."""
+    """The remaining batches of an epoch; once ended, it stays ended."""
 
     def __init__(self, source: BatchSource) -> None:
         self._source, self._over = source, False
@@ -192,7 +192,7 @@ class _Epoch:
 
 
 class TrackedIterator:
-    """A DALI iterator whose place is known after every batch, and whose epochs end in one way for all options.
+    """A DALI iterator with a known position after every batch, and the same end of epochs for all options.
 
     Args:
         holder: holds it.
@@ -200,14 +200,14 @@ class TrackedIterator:
 
     def __init__(self, holder: IteratorHolder) -> None:
         self._holder = holder
-        self._ahead: list[Any] = []  # at most one batch, drawn to find out whether there is one
-        self._error: Exception | None = None  # what came of drawing ahead
+        self._ahead: list[Any] = []  # at most one batch, read to find out whether there is one
+        self._error: Exception | None = None  # raised while reading ahead
         self._over = False
-        self._place = place_of(holder.iterator)  # where it was left
+        self._place = place_of(holder.iterator)  # where the loader left it
         self._snapshot: dict[str, Any] | None = self._take()
 
     def draw(self) -> Any:
-        """Return the next batch; a failing one leaves the snapshot as it is."""
+        """Return the next batch; if that fails, the snapshot is unchanged."""
         self.snapshot()
         if self._over:
             raise StopIteration
@@ -216,7 +216,7 @@ class TrackedIterator:
         return batch
 
     def ended(self) -> bool:
-        """Return whether the epoch is over: by DALI's own count, or where it has none, by drawing ahead."""
+        """Return whether the epoch is over, according to DALI's own count or, without one, by reading ahead."""
         if self._over or self._ahead or self._error is not None:
             return self._over
         self.snapshot()
@@ -226,29 +226,29 @@ class TrackedIterator:
                 self._ahead = [self._next()]
             except StopIteration:
                 self._over = True
-            except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+            except Exception as error:  # noqa: BLE001  # any type; raised again for the next batch
                 self._error = error
         return self._over
 
     def begin(self) -> None:
-        """Go on with the next epoch, if this one is over."""
+        """Continue with the next epoch, if this one is over."""
         self._over = False
 
     def snapshot(self) -> dict[str, Any]:
-        """Return DALI's checkpoints after the batch that was returned last, or of the next epoch's beginning."""
+        """Return DALI's checkpoints after the last returned batch, or at the start of the next epoch."""
         if self._snapshot is None:
             self._snapshot = self._take()
         return self._snapshot
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Build the pipelines again at a snapshot."""
+        """Rebuild the pipelines at a snapshot."""
         self._ahead, self._error = [], None
         self._over = self._holder.rewind(list(snapshot["checkpoints"]))
         self._place = place_of(self._holder.iterator)
         self._snapshot = self._take() if self._over else snapshot
 
     def _next(self) -> Any:
-        """Draw; at an epoch's end, begin the next one at once, as DALI's own state between the two is no good place."""
+        """Return a batch. At an epoch's end, start the next one immediately: in between, DALI's state is not usable."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -274,21 +274,21 @@ class TrackedIterator:
 
 
 class IteratorHolder(Protocol):
-    """Holds a DALI iterator and can bring it to a checkpoint, in place or by making a new one."""
+    """Holds a DALI iterator and can restore it to a checkpoint, in place or as a new one."""
 
     iterator: Any
 
     def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Bring the iterator to checkpoints; return whether it has passed an epoch's end by that."""
+        """Restore the iterator to checkpoints; return whether that has passed the end of an epoch."""
         ...
 
 
 class KeptIterator:
-    """The user's own iterator, brought back in place, so that whoever holds it may keep it.
+    """The user's own iterator, restored in place to keep references to it valid.
 
     Args:
-        iterator: nothing was drawn from it yet.
-        enable: build its pipelines again with checkpointing on.
+        iterator: no batch was taken from it yet.
+        enable: rebuild its pipelines with checkpointing on.
     """
 
     def __init__(self, iterator: Any, *, enable: bool) -> None:
@@ -299,7 +299,7 @@ class KeptIterator:
             self._build([None] * len(self._blueprints))
 
     def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Build the pipelines again at checkpoints."""
+        """Rebuild the pipelines at checkpoints."""
         self._build(checkpoints)
         return False
 
@@ -309,10 +309,10 @@ class KeptIterator:
 
 
 class FactoryIterator:
-    """An iterator that a function of the user's makes, for pipelines that cannot be serialized.
+    """An iterator that a user's function makes, for pipelines that cannot be serialized.
 
     Args:
-        function: `function(checkpoints)` returns a new iterator; the checkpoints are None at the beginning of a run, or
+        function: `function(checkpoints)` returns a new iterator. The checkpoints are None at the start of a run, or
             one `bytes` per pipeline, for `Pipeline(..., enable_checkpointing=True, checkpoint=checkpoints[i])`.
     """
 
@@ -322,8 +322,8 @@ class FactoryIterator:
         check_holds_checkpoints(self.iterator, at_checkpoint=False)
 
     def rewind(self, checkpoints: list[bytes]) -> bool:
-        """Give the old iterator up, and make a new one at checkpoints."""
-        self.iterator = None  # first, so that a GPU never has to hold both
+        """Drop the old iterator, and make a new one at checkpoints."""
+        self.iterator = None  # first, so a GPU never holds both
         with refuse_errors(checkpoints):
             self.iterator = self._function(checkpoints)
         check_holds_checkpoints(self.iterator, at_checkpoint=True)

@@ -1,8 +1,7 @@
-"""What DALI does not document about iterators: the one place for these private names, which a test pins.
+"""Undocumented names of DALI's iterators, used only in this file; a test pins them.
 
-DALI loads a checkpoint into a new pipeline only. So that whoever holds the iterator and its pipelines may keep them,
-both are initialized again in place: a pipeline by its public constructor and `deserialize_and_build`, an iterator by
-the
+DALI loads a checkpoint into a new pipeline only. To keep references to the iterator and its pipelines valid, both are
+initialised again in place: a pipeline with its public constructor and `deserialize_and_build`, an iterator with the
 constructor of its base class.
 """
 
@@ -50,13 +49,13 @@ _rebuilt: WeakSet[Any] = WeakSet()
 
 
 class Blueprint:
-    """What a pipeline can be built from again: its definition and the options of its constructor.
+    """Everything needed to rebuild a pipeline: its definition and the options of its constructor.
 
     Args:
-        pipeline: made in Python; one that was deserialized cannot be serialized again.
+        pipeline: made in Python; a deserialized pipeline cannot be serialized again.
 
     Raises:
-        RuntimeError: an operator cannot be serialized; DALI names it.
+        RuntimeError: an operator cannot be serialized; DALI says which.
     """
 
     def __init__(self, pipeline: Any) -> None:
@@ -64,7 +63,7 @@ class Blueprint:
         self._options = {"batch_size": pipeline.max_batch_size} | {name: getattr(pipeline, name) for name in _OPTIONS}
 
     def build(self, pipeline: Any, checkpoint: bytes | None) -> None:
-        """Initialize a pipeline again, in place, at a checkpoint or at its beginning."""
+        """Initialise a pipeline again, in place, at a checkpoint or at its start."""
         Pipeline.__init__(pipeline, **self._options, enable_checkpointing=True, checkpoint=checkpoint)
         pipeline.deserialize_and_build(self._definition)
 
@@ -73,11 +72,11 @@ class Operator(NamedTuple):
     """An operator of a pipeline.
 
     Args:
-        name: of the instance, as checkpoints know it.
+        name: of the instance, as in checkpoints.
         schema: its kind, such as `readers__File`.
-        text: inputs, outputs and arguments, one a line.
-        arguments: those of the Python call.
-        texts: names of the arguments that DALI declares as text or lists of it.
+        text: inputs, outputs and arguments, one per line.
+        arguments: of the Python call.
+        texts: names of the arguments that DALI declares as text or a list of text.
     """
 
     name: str
@@ -88,13 +87,13 @@ class Operator(NamedTuple):
 
 
 class Settings(NamedTuple):
-    """How an iterator cuts the epochs.
+    """How an iterator divides the data into epochs.
 
     Args:
-        reader: name of the reader that says how long an epoch is, or None.
-        size: samples per epoch and pipeline, padded by DALI's rules; below 0 where the pipeline itself ends.
+        reader: name of the reader that determines the length of an epoch, or None.
+        size: samples per epoch and pipeline, padded by DALI's rules; below 0 if the pipeline itself ends the epoch.
         policy: name of the last-batch policy.
-        padded: the reader repeats its last sample instead of reading on into the next epoch.
+        padded: whether the reader repeats its last sample instead of reading on into the next epoch.
         outputs: names of the outputs.
     """
 
@@ -112,7 +111,7 @@ def pipelines_of(iterator: Any) -> list[Any]:
 
 
 def settings_of(iterator: Any) -> Settings:
-    """Return how an iterator cuts the epochs."""
+    """Return how an iterator divides the data into epochs."""
     policy, padded = iterator._last_batch_policy.name, bool(iterator._last_batch_padded)
     outputs = list(map(str, getattr(iterator, "output_map", [])))
     return Settings(iterator._reader_name or None, int(iterator._size), policy, padded, outputs)
@@ -124,7 +123,7 @@ def checkpoints_itself(iterator: Any) -> bool:
 
 
 def is_consumed(iterator: Any) -> bool:
-    """Return whether a batch was drawn from an iterator; its own first batch, which it prepares, does not count."""
+    """Return whether a batch was taken from an iterator, not counting the first batch that it prepares itself."""
     return bool(iterator._ever_consumed)
 
 
@@ -134,7 +133,7 @@ def resets_itself(iterator: Any) -> bool:
 
 
 def at_end(iterator: Any) -> bool | None:
-    """Return whether an iterator has no batch left in its epoch; None where only trying can tell."""
+    """Return whether an iterator has no batch left in its epoch; None if that is unknown until the next call."""
     if iterator._size < 0:
         return None
     if getattr(iterator, "_first_batch", None) is not None:
@@ -144,26 +143,26 @@ def at_end(iterator: Any) -> bool | None:
 
 
 def place_of(iterator: Any) -> tuple[int, bool]:
-    """Return what changes with each batch that is drawn, whoever draws it."""
+    """Return values that change with every batch taken from the iterator, whether the loader or other code takes it."""
     return int(iterator._counter), getattr(iterator, "_first_batch", None) is None
 
 
 def was_rebuilt(iterator: Any) -> bool:
-    """Return whether the pipelines of an iterator were built again by `rebuild`."""
+    """Return whether `rebuild` has rebuilt the pipelines of an iterator."""
     return iterator in _rebuilt
 
 
 def has_eaten_an_end(iterator: Any) -> bool:
-    """Return whether a new iterator, made at a checkpoint, has passed an epoch's end while preparing its first batch.
+    """Return whether a new iterator, made at a checkpoint, passed an epoch's end when it prepared its first batch.
 
-    It stood after the epoch's last batch then, and begins the next epoch without having said so.
+    The checkpoint was taken after the epoch's last batch, and the iterator starts the next epoch without saying so.
     """
     prepared = iterator._prepare_first_batch and getattr(iterator, "_first_batch", None) is None
     return bool(prepared and resets_itself(iterator))
 
 
 def callbacks(pipeline: Any) -> list[tuple[str, bool]]:
-    """Return for each Python source of a pipeline what it is, and whether DALI can bring it back to a place."""
+    """Return for each Python source of a pipeline what it is, and whether DALI can restore its position."""
     groups = pipeline._input_callbacks or []
     return [_described(group.source_desc.kind.name, has_argument=group.source_desc.has_inputs) for group in groups]
 
@@ -175,14 +174,14 @@ def _described(kind: str, *, has_argument: bool) -> tuple[str, bool]:
 
 
 def is_fed(pipeline: Any) -> list[str]:
-    """Return the names of the external sources that have no source, so that somebody feeds them from outside."""
+    """Return the names of the external sources without a source, which need data from outside."""
     sourced = {instance.name for group in pipeline._input_callbacks or [] for instance in group.instances}
     known = [one for one in operators(pipeline) if one.schema == "ExternalSource"]
     return [one.name for one in known if one.name not in sourced]
 
 
 def operators(pipeline: Any) -> list[Operator]:
-    """Return the operators of a pipeline that was made in Python; none of one that was deserialized."""
+    """Return the operators of a pipeline; none if it was deserialized instead of made in Python."""
     return [
         Operator(
             one.name,
@@ -196,15 +195,15 @@ def operators(pipeline: Any) -> list[Operator]:
 
 
 def texts_of(schema: Any) -> frozenset[str]:
-    """Return the names of the arguments that a schema of DALI's declares as text or lists of it."""
+    """Return the names of the arguments that a DALI schema declares as text or a list of text."""
     names = () if schema is None else schema.GetArgumentNames()
     return frozenset(name for name in names if "STRING" in schema.GetArgumentType(name).name)
 
 
 def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequence[bytes | None]) -> None:
-    """Initialize an iterator and its pipelines again, in place, at checkpoints or at the beginning.
+    """Initialise an iterator and its pipelines again, in place, at checkpoints or at the start.
 
-    All old pipelines are shut down first, so that the memory of a GPU never has to hold two of each.
+    All old pipelines are shut down first, so a GPU never holds two of each in memory.
     """
     pipelines, reader = pipelines_of(iterator), iterator._reader_name
     iterator._first_batch = None
@@ -214,7 +213,7 @@ def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequenc
     for pipeline, blueprint, checkpoint in zip(pipelines, blueprints, checkpoints, strict=True):
         blueprint.build(pipeline, checkpoint)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # of size= without reader_name, said when the user made the iterator
+        warnings.simplefilter("ignore")  # about size= without reader_name; shown when the user made the iterator
         BaseIterator.__init__(
             iterator,
             pipelines,
@@ -223,5 +222,5 @@ def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequenc
             auto_reset=iterator._auto_reset,
             last_batch_padded=not reader and iterator._last_batch_padded,
             last_batch_policy=iterator._last_batch_policy,
-            prepare_first_batch=False,  # a first batch is prepared by the derived classes, which are not called
+            prepare_first_batch=False,  # only the derived classes prepare a first batch, and they are not called
         )

@@ -1,4 +1,4 @@
-"""Says by name, when a DALI iterator is wrapped, what cannot be resumed and which promises its settings break."""
+"""Checks of a DALI iterator when it is wrapped: errors if it cannot be resumed, warnings if it breaks a promise."""
 
 from __future__ import annotations
 
@@ -41,55 +41,55 @@ __all__ = [
 
 
 _FACTORY = (
-    "Give a function that makes the iterator instead: wrap(make), where make(checkpoints) builds its pipelines with "
+    "Pass a function that makes the iterator instead: wrap(make), where make(checkpoints) builds its pipelines with "
     "enable_checkpointing=True and, unless checkpoints is None, checkpoint=checkpoints[i]."
 )
 _EXACT = (
-    "Every sample comes once with pad_last_batch=True in the reader, and reader_name=... and "
+    "To get every sample once, set pad_last_batch=True in the reader, and reader_name=... and "
     "last_batch_policy=LastBatchPolicy.PARTIAL in the iterator."
 )
 
 
 def check_fresh(iterator: Any) -> None:
-    """Refuse an iterator from which batches were drawn.
+    """Check that no batch was taken from an iterator.
 
     Raises:
-        UnsupportedError: they were.
+        UnsupportedError: batches were taken.
     """
     if was_rebuilt(iterator):
         raise UnsupportedError(
-            "this DALI iterator was wrapped before, and its pipelines were built again for that.\n"
-            "Two loaders would take each other's batches. Make an iterator for each, or use the loader that is there."
+            "this DALI iterator was wrapped before, and its pipelines were rebuilt for that loader.\n"
+            "Two loaders would take each other's batches. Create one iterator per loader, or use the existing loader."
         )
     if is_consumed(iterator):
         raise UnsupportedError(
-            "batches were drawn from this DALI iterator before it was wrapped.\n"
-            "They would not be counted, and a resumed run would repeat them. Wrap the iterator right after making it."
+            "batches were taken from this DALI iterator before it was wrapped.\n"
+            "They would not be counted, and a resumed run would repeat them. Wrap the iterator right after creating it."
         )
 
 
 def check_place(before: tuple[int, bool], now: tuple[int, bool]) -> None:
-    """Refuse to go on where somebody else has moved the iterator.
+    """Check that only the loader has moved the iterator.
 
     Args:
-        before: where it was left, as `place_of` tells it.
-        now: where it is.
+        before: the position where the loader left it, as `place_of` returns it.
+        now: its current position.
 
     Raises:
         UnsupportedError: the two differ.
     """
     if before != now:
         raise UnsupportedError(
-            "somebody else has drawn batches from the DALI iterator, or reset it, since it was wrapped.\n"
-            f"  where the loader left it: {before[0]} samples of the epoch\n"
-            f"  where it is now:          {now[0]} samples of the epoch\n"
-            "Batches would be missing, or counted in another epoch. Use the loader alone: it resets the iterator by "
-            "itself, and next(iter(loader)) counts."
+            "batches were taken from the DALI iterator, or it was reset, after it was wrapped.\n"
+            f"  where the loader left it: {before[0]} samples into the epoch\n"
+            f"  where it is now:          {now[0]} samples into the epoch\n"
+            "Batches would be missing or counted in the wrong epoch. Use only the loader: it resets the iterator "
+            "itself, and next(iter(loader)) counts as a batch."
         )
 
 
 def check_holds_checkpoints(iterator: Any, *, at_checkpoint: bool) -> None:
-    """Refuse what a function made, if it is no DALI iterator with checkpointing on.
+    """Check that a function has made a DALI iterator with checkpointing on.
 
     Raises:
         UnsupportedError: it is something else.
@@ -97,41 +97,41 @@ def check_holds_checkpoints(iterator: Any, *, at_checkpoint: bool) -> None:
     if not isinstance(iterator, BaseIterator):
         raise UnsupportedError(
             f"the function with the parameter checkpoints returned a {type(iterator).__qualname__}.\n"
-            "There would be nothing to resume. It has to return a DALI iterator, such as DALIGenericIterator."
+            "There would be nothing to resume. Return a DALI iterator, such as DALIGenericIterator."
         )
     if not at_checkpoint:
         check_fresh(iterator)
     if not checkpoints_itself(iterator):
         raise UnsupportedError(
-            "the function made pipelines without enable_checkpointing=True.\n"
-            "There would be no state to resume from. Make them with Pipeline(..., enable_checkpointing=True), or "
+            "the function created pipelines without enable_checkpointing=True.\n"
+            "There would be no state to resume from. Create them with Pipeline(..., enable_checkpointing=True), or "
             "@pipeline_def(enable_checkpointing=True)."
         )
     ignored = [one for one in pipelines_of(iterator) if at_checkpoint and not one.is_restored_from_checkpoint]
     if ignored:
         raise UnsupportedError(
-            f"the function made {len(ignored)} of {len(pipelines_of(iterator))} pipelines without their checkpoint.\n"
-            "They would begin again. Give each Pipeline(..., checkpoint=checkpoints[i]); Pipeline.deserialize ignores "
-            "the argument, use deserialize_and_build."
+            f"the function built {len(ignored)} of {len(pipelines_of(iterator))} pipelines without their checkpoint.\n"
+            "They would start over. Pass Pipeline(..., checkpoint=checkpoints[i]) for each. Pipeline.deserialize "
+            "ignores that argument: use deserialize_and_build."
         )
 
 
 def check_pipelines(iterator: Any, *, made: bool) -> None:
-    """Refuse pipelines with operators that cannot be brought back to a place, or not without their Python functions.
+    """Check that the operators of all pipelines can be restored, and their Python functions made again.
 
     Args:
         iterator: holds the pipelines.
-        made: a function can make it again.
+        made: whether a function can make it again.
 
     Raises:
-        UnsupportedError: there is such an operator; the message names it.
+        UnsupportedError: an operator cannot be restored; the message shows which.
     """
     for pipeline in pipelines_of(iterator):
         known = operators(pipeline)
         if not known:
             raise UnsupportedError(
-                "the pipeline was deserialized, so that its operators are unknown, and it cannot be serialized again.\n"
-                "A state of another pipeline could not be told from its own. Build it from its Python definition."
+                "the pipeline was deserialized, so its operators are unknown and it cannot be serialized again.\n"
+                "States of different pipelines could not be distinguished. Build it from its Python definition."
             )
         _check_sources(pipeline)
         functions = [one.name for one in known if one.schema.endswith("PythonFunction")]
@@ -139,7 +139,7 @@ def check_pipelines(iterator: Any, *, made: bool) -> None:
         if functions and not made:
             raise UnsupportedError(
                 f"the pipeline calls Python functions ({', '.join(functions)}), which DALI cannot serialize.\n"
-                f"The iterator could not be brought back to its place. {_FACTORY}"
+                f"The iterator could not be restored to its position. {_FACTORY}"
             )
 
 
@@ -147,25 +147,25 @@ def _check_sources(pipeline: Any) -> None:
     for kind, resumes in callbacks(pipeline):
         if not resumes:
             raise UnsupportedError(
-                f"the pipeline has an fn.external_source whose source is a {kind}, of which DALI saves no state.\n"
-                "A resumed run would read it from its beginning, without a word. Give it a function of one argument "
-                "(SampleInfo, BatchInfo or the batch's number) whose result depends on nothing else."
+                f"the pipeline has an fn.external_source whose source is a {kind}, and DALI does not save its "
+                "state.\nA resumed run would silently read it from the start. Use a function of one argument "
+                "(SampleInfo, BatchInfo or the batch number) whose result depends on nothing else."
             )
     if fed := is_fed(pipeline):
         raise UnsupportedError(
-            f"the pipeline is fed from outside, by feed_input or iter_setup: {', '.join(fed)}.\n"
-            "DALI saves nothing of what feeds it, so a resumed run would get other data. Give fn.external_source a "
-            "source: a function of one argument whose result depends on nothing else."
+            f"the pipeline gets data from outside, through feed_input or iter_setup: {', '.join(fed)}.\n"
+            "DALI does not save the state of that data, so a resumed run would read different data. Pass "
+            "fn.external_source a source: a function of one argument whose result depends on nothing else."
         )
 
 
 @contextmanager
 def refuse_errors(checkpoints: Sequence[bytes | None]) -> Iterator[None]:
-    """Raise what DALI's errors mean that come while a pipeline is built.
+    """Translate DALI's errors while a pipeline is built.
 
     Raises:
         UnsupportedError: an operator has no checkpoints.
-        StateMismatchError: the checkpoint is of another pipeline.
+        StateMismatchError: the checkpoint belongs to a different pipeline.
         StateFormatError: the checkpoint is damaged.
     """
     try:
@@ -175,26 +175,26 @@ def refuse_errors(checkpoints: Sequence[bytes | None]) -> Iterator[None]:
         if "Checkpointing is not implemented" in text:
             raise UnsupportedError(
                 f"the pipeline has an operator without checkpoints: {_line_with('Checkpointing is not', text)}\n"
-                "DALI cannot bring it back to a place, and would give other data. Leave it out, or do its work in "
+                "DALI cannot restore it to a position, and would produce different data. Remove it, or do its work in "
                 "wrap(..., transform=...)."
             ) from error
         if "Could not serialize" in text:
             raise UnsupportedError(
                 f"the pipeline has an operator that DALI cannot serialize: {_line_with('Could not serialize', text)}\n"
-                f"The iterator could not be brought back to its place. {_FACTORY}"
+                f"The iterator could not be restored to its position. {_FACTORY}"
             ) from error
         if "doesn't recognize" in text or "no checkpoint for" in text:
             raise StateMismatchError(
-                "the checkpoint is of another DALI pipeline.\n"
+                "the checkpoint belongs to a different DALI pipeline.\n"
                 f"  in the checkpoint: {_line_with('recogni', text)}\n"
                 "  in this run:       a pipeline without that operator\n"
-                "Build the pipeline that the run was started with."
+                "Build the same pipeline as in the original run."
             ) from error
         if "deserialize checkpoint" in text:
             sizes = [len(one) for one in checkpoints if one is not None]
             raise StateFormatError(
-                f"DALI's own checkpoint inside of the state is damaged (of {sizes} bytes): "
-                f"{_line_with('deserialize', text)}\nNothing can be read from it. Load another checkpoint."
+                f"DALI's checkpoint inside the state is damaged (sizes in bytes: {sizes}): "
+                f"{_line_with('deserialize', text)}\nNothing can be read from it. Load a different checkpoint."
             ) from error
         raise
 
@@ -205,10 +205,10 @@ def _line_with(words: str, text: str) -> str:
 
 
 def warn_of_samples(iterator: Any) -> None:
-    """Warn where samples are lost or repeated in an epoch.
+    """Warn if samples are lost or repeated in an epoch.
 
     Raises:
-        ConfigurationError: a shard is smaller than a batch, and such batches are dropped.
+        ConfigurationError: a shard is smaller than a batch, and incomplete batches are dropped.
     """
     settings, meta = settings_of(iterator), _meta(iterator)
     if settings.size < 0 or not meta:
@@ -216,13 +216,13 @@ def warn_of_samples(iterator: Any) -> None:
     shard = meta["epoch_size"] // meta["number_of_shards"]
     if settings.policy == "DROP" and min(shard, settings.size) < iterator.batch_size:
         raise ConfigurationError(
-            f"each shard has {shard} samples, fewer than the batch of {iterator.batch_size}, and the policy is DROP.\n"
-            "No epoch would have a batch. Use smaller batches, fewer shards, or LastBatchPolicy.PARTIAL."
+            f"each shard has {shard} samples, fewer than the batch size {iterator.batch_size}, and the policy is "
+            "DROP.\nEpochs would have no batches. Use smaller batches, fewer shards, or LastBatchPolicy.PARTIAL."
         )
     if problem := _problem(iterator):
         warnings.warn(
-            f'the promise "every sample exactly once per epoch" does not hold: {problem}.\n'
-            f"A resumed run goes on exactly all the same. {_EXACT}",
+            f'"every sample exactly once per epoch" is not guaranteed: {problem}.\n'
+            f"A resumed run still continues exactly. {_EXACT}",
             PromiseWarning,
             stacklevel=6,
         )
@@ -236,24 +236,24 @@ def _problem(iterator: Any) -> str:
     if _fits(iterator) or (settings.policy == "PARTIAL" and settings.padded):
         return ""
     if settings.policy == "DROP":
-        return "last_batch_policy=DROP leaves out what does not fill a batch"
+        return "last_batch_policy=DROP drops the samples that do not fill a batch"
     if settings.policy == "PARTIAL":
-        return "with PARTIAL and pad_last_batch=False, the samples that are cut off a last batch come in no epoch"
+        return "PARTIAL with pad_last_batch=False removes samples from the last batch, and they appear in no epoch"
     if settings.padded:
         return "last_batch_policy=FILL repeats the last sample until the batch is full"
     return "last_batch_policy=FILL with pad_last_batch=False fills the last batch with samples of the next epoch"
 
 
 def warn_of_order(iterator: Any) -> None:
-    """Warn where turning checkpointing on changes DALI's order."""
+    """Warn if enabling checkpointing changes DALI's order."""
     for pipeline in pipelines_of(iterator):
         for one in operators(pipeline):
             if one.arguments.get("shuffle_after_epoch"):
                 warnings.warn(
-                    f"the order of the reader {one.name!r} (shuffle_after_epoch=True) from the second epoch on is "
-                    "another one than without this package: DALI shuffles it again with checkpointing on.\n"
-                    "It is as random as before, and the same in every run. Make the pipeline with "
-                    "enable_checkpointing=True to say that you know.",
+                    f"enabling checkpointing changes the order of the reader {one.name!r} (shuffle_after_epoch=True) "
+                    "from the second epoch on, because DALI then shuffles it again.\n"
+                    "The new order is equally random, and the same in every run. Create the pipeline with "
+                    "enable_checkpointing=True to silence this warning.",
                     PromiseWarning,
                     stacklevel=6,
                 )
@@ -261,20 +261,20 @@ def warn_of_order(iterator: Any) -> None:
 
 
 def warn_of_lists(unread: Sequence[str]) -> None:
-    """Warn of lists of samples that cannot be read here."""
+    """Warn about lists of samples that cannot be read here."""
     if unread:
         warnings.warn(
-            'the promise "a state of other data is refused" does not hold for what cannot be read here: '
+            "changed data may go unnoticed, because some lists of samples cannot be read here: "
             f"{'; '.join(unread)}.\n"
-            "With the same number of samples in another order, a resumed run would repeat some and leave out others. "
-            'Give the data a name that changes with it: wrap(..., identity="images-v1").',
+            "If the same number of samples is in a different order, a resumed run would repeat some and skip others. "
+            'Pass a name for the data, and change it whenever the data changes: wrap(..., identity="images-v1").',
             PromiseWarning,
             stacklevel=5,
         )
 
 
 def length_of_epoch(iterator: Any) -> int | None:
-    """Return the number of batches of an epoch; None where it changes from epoch to epoch, or is unknown."""
+    """Return the number of batches per epoch; None if it is unknown or varies."""
     settings = settings_of(iterator)
     if settings.size < 0:
         return None
@@ -284,7 +284,7 @@ def length_of_epoch(iterator: Any) -> int | None:
 
 
 def shards_of(iterators: Sequence[Any]) -> tuple[set[int], int]:
-    """Return into how many shards the readers cut the data, and how many pipelines read them in this process."""
+    """Return into how many shards the readers split the data, and how many pipelines read them in this process."""
     return (
         {_meta(one)["number_of_shards"] for one in iterators if _meta(one)},
         sum(len(pipelines_of(one)) for one in iterators),
@@ -292,15 +292,15 @@ def shards_of(iterators: Sequence[Any]) -> tuple[set[int], int]:
 
 
 def check_shards(shards: tuple[set[int], int], options: Options) -> None:
-    """Warn where no rank reads some shards, once the number of ranks is known."""
+    """Warn if no rank reads some shards, once the number of ranks is known."""
     numbers, pipelines = shards
     world = options.find_world()
     reading = pipelines * world.size
     for number in numbers - {1, reading}:
         warnings.warn(
-            f'the promise "every sample exactly once per epoch" does not hold: the data is cut into {number} shards, '
-            f"but {world.size} ranks with {pipelines} pipelines each read {reading} of them at a time.\n"
-            "Samples of an epoch would be left out or repeated. Use num_shards = ranks * pipelines per rank.",
+            f'"every sample exactly once per epoch" is not guaranteed: the data is split into {number} shards, but '
+            f"{world.size} ranks with {pipelines} pipelines each read {reading} of them at a time.\n"
+            "Some samples would be skipped or repeated. Use num_shards = ranks * pipelines per rank.",
             PromiseWarning,
             stacklevel=8,
         )
@@ -314,7 +314,7 @@ def _is_exact_size(iterator: Any) -> bool:
 
 
 def _fits(iterator: Any) -> bool:
-    """Return whether every shard is a whole number of batches."""
+    """Return whether every shard divides into full batches."""
     meta = _meta(iterator)
     if not meta:
         return bool(settings_of(iterator).size % (iterator.batch_size * len(pipelines_of(iterator))) == 0)
@@ -327,7 +327,7 @@ def _pads(iterator: Any) -> bool:
 
 
 def _meta(iterator: Any) -> dict[str, int]:
-    """Return what DALI says of the reader that counts, or of the only one."""
+    """Return DALI's metadata of the reader that determines the epoch, or of the only one."""
     readers: dict[str, dict[str, int]] = pipelines_of(iterator)[0].reader_meta()
     name = settings_of(iterator).reader
     if name is not None:

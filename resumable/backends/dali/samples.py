@@ -1,6 +1,6 @@
-"""Encoded samples: files by name or a dataset by index, and what is read of them for each request.
+"""Encoded samples: files by name, or a dataset by index, and the inputs read from them for each request.
 
-Worker processes import this, and do without DALI.
+Worker processes import this without DALI.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["Dataset", "Fed", "Files", "Labelled", "are_paths", "read_here", "rea
 Bytes = np.ndarray[tuple[int], np.dtype[np.uint8]]
 Labelled = tuple[Bytes, "NDArray[Any]"]  # an encoded sample, and its label
 _PAIR = 2
-_MOST = 2**31 - 1  # labels are int32, as those of DALI's readers
-# What fn.readers.file looks for where file_filters is not given, without the formats of sound.
+_MOST = 2**31 - 1  # labels are int32, as in DALI's readers
+# The file types that fn.readers.file accepts without file_filters, except audio.
 _ENDINGS = (".jpg", ".jpeg", ".png", ".bmp", ".tif", ".tiff", ".pnm", ".ppm", ".pgm", ".pbm", ".jp2", ".webp")
 
 
 def are_paths(data: Any) -> bool:
-    """Return whether it is a path, or a list of paths or of pairs of a path and a label."""
+    """Return whether the data is a path, or a list of paths or of pairs of a path and a label."""
     if isinstance(data, (str, os.PathLike)):
         return True
     if not isinstance(data, (list, tuple)):
@@ -50,7 +50,7 @@ class Files:
     """Files, one sample each.
 
     Args:
-        root: folder that the names are relative to, with a slash at its end.
+        root: folder that the names are relative to, with a trailing slash.
         names: names in the file system's encoding, shape `(files,)`, of dtype "S".
         labels: shape `(files,)`, int32.
     """
@@ -64,7 +64,7 @@ class Files:
         """Find the files of a folder, of a text file with names, or of a list.
 
         Raises:
-            ConfigurationError: there are none, or a line or entry is none.
+            ConfigurationError: there are none, or a line or entry is invalid.
         """
         if isinstance(data, (str, os.PathLike)):
             path = Path(data)
@@ -72,7 +72,9 @@ class Files:
                 _refuse_root(file_root, path)
                 return cls._of(path, _images_by_class(path), path)
             if not path.is_file():
-                raise ConfigurationError(f"there is no folder and no file {str(path)!r}.\nThere is nothing to read.")
+                raise ConfigurationError(
+                    f"no such file or directory: {str(path)!r}.\nThere is nothing to read. Check the path."
+                )
             return cls._of(Path(file_root or path.parent), _listed_in(path), path)
         return cls._of(Path(file_root or ""), [_entry(number, entry) for number, entry in enumerate(data)], None)
 
@@ -81,12 +83,15 @@ class Files:
         if not entries:
             found = f"{str(where)!r}" if where else "the list"
             raise ConfigurationError(
-                f"{found} has no files.\nThere would be nothing to read. "
-                "A folder needs a folder per class, with images in it."
+                f"{found} contains no files.\nThere would be nothing to read. "
+                "A folder must contain one folder per class, with images in it."
             )
         labels = [number if label is None else label for number, (_, label) in enumerate(entries)]
         if max(map(abs, labels)) > _MOST:
-            raise ConfigurationError(f"a label is out of the range of int32: {max(labels, key=abs)}.")
+            raise ConfigurationError(
+                f"the label {max(labels, key=abs)} does not fit into int32, the type of DALI's labels.\n"
+                "No batch could be made with it. Use smaller labels."
+            )
         base, names = _common(root, [name for name, _ in entries])
         return cls(base, np.array(names), np.array(labels, np.int32))
 
@@ -97,7 +102,7 @@ class Files:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """A fingerprint of their names and labels; the folder they are in may be moved."""
+        """A fingerprint of their names and labels; the folder that contains them may be moved."""
         state = hashlib.blake2b(digest_size=8, person=b"resumable1")
         for name in self.names.tolist():
             state.update(name + b"\0")
@@ -105,7 +110,7 @@ class Files:
         return {"source": "files", "files": state.hexdigest()}
 
     def paths(self, indices: NDArray[np.int64]) -> NDArray[np.uint8]:
-        """Return the paths of some files, for DALI: uint8 of shape `(len(indices), bytes)`, filled up with zeros."""
+        """Return the paths of some files, for DALI: uint8 of shape `(len(indices), bytes)`, padded with zeros."""
         names = self.names[indices]
         width = names.dtype.itemsize
         paths = np.zeros((len(names), len(self.root) + width + 1), np.uint8)
@@ -128,7 +133,7 @@ def _images_by_class(folder: Path) -> list[tuple[str, int | None]]:
 
 
 def _images(folder: Path, name: str) -> list[str]:
-    found, cut = list[str](), len(os.path.join(folder, ""))  # noqa: PTH118  # a million of them: no Path objects
+    found, cut = list[str](), len(os.path.join(folder, ""))  # noqa: PTH118  # Path is too slow for a million files
     for where, _, names in sorted(os.walk(folder / name, followlinks=True)):
         below = where[cut:]
         found += [f"{below}/{file}" for file in sorted(names) if file.lower().endswith(_ENDINGS)]
@@ -136,10 +141,10 @@ def _images(folder: Path, name: str) -> list[str]:
 
 
 def _listed_in(file: Path) -> list[tuple[str, int | None]]:
-    """Return the paths and labels of a text file: one pair per line, the label after the last blank.
+    """Return the paths and labels of a text file: one pair per line, with the line's last space in between.
 
     Raises:
-        ConfigurationError: a line is no such pair.
+        ConfigurationError: a line is not such a pair.
     """
     entries: list[tuple[str, int | None]] = []
     with file.open(encoding="utf-8", errors="surrogateescape") as lines:
@@ -156,7 +161,7 @@ def _parse(line: str, file: Path, number: int) -> tuple[str, int]:
     except ValueError as error:
         raise ConfigurationError(
             f"line {number} of {str(file)!r} is not a path and a label: {line!r}.\n"
-            "The label would be unknown. Write a path, a blank and an integer."
+            "The label would be unknown. Write a path, a space and an integer."
         ) from error
 
 
@@ -165,7 +170,8 @@ def _entry(number: int, entry: Any) -> tuple[str, int | None]:
         return os.fspath(entry), None
     if not _is_path_and_label(entry) or not isinstance(entry[1], (int, np.integer)):
         raise ConfigurationError(
-            f"entry {number} of the list of files is neither a path nor a pair of a path and an integer: {entry!r}."
+            f"entry {number} of the list of files is neither a path nor a pair of a path and an integer: {entry!r}.\n"
+            "Pass paths, or (path, label) pairs."
         )
     return os.fspath(entry[0]), int(entry[1])
 
@@ -175,18 +181,18 @@ def _is_path_and_label(entry: Any) -> bool:
 
 
 def _common(root: Path, names: list[str]) -> tuple[bytes, list[bytes]]:
-    """Split paths into the folder that they share and the rest, so that a moved folder has the same names."""
-    above = os.fsencode(os.path.abspath(root))  # noqa: PTH100  # a million of them: no Path objects
-    paths = [os.path.join(above, os.fsencode(name)) for name in names]  # noqa: PTH118  # likewise
-    shared = os.path.commonpath({os.path.dirname(path) for path in paths})  # noqa: PTH120  # likewise
-    base = os.path.join(shared, b"")  # noqa: PTH118  # likewise
+    """Split paths into the folder that they share and the rest, so moving the folder does not change the names."""
+    above = os.fsencode(os.path.abspath(root))  # noqa: PTH100  # Path is too slow for a million files
+    paths = [os.path.join(above, os.fsencode(name)) for name in names]  # noqa: PTH118  # the same
+    shared = os.path.commonpath({os.path.dirname(path) for path in paths})  # noqa: PTH120  # the same
+    base = os.path.join(shared, b"")  # noqa: PTH118  # the same
     return base, [path[len(base) :] for path in paths]
 
 
 def _refuse_root(file_root: Any, folder: Path) -> None:
     if file_root is not None:
         raise ConfigurationError(
-            f"file_root={file_root!r} was given, but {str(folder)!r} is a folder already.\nLeave file_root out."
+            f"file_root={file_root!r} was passed, but the data is itself a folder: {str(folder)!r}.\nRemove file_root."
         )
 
 
@@ -194,7 +200,7 @@ class Dataset:
     """A map-style dataset of encoded samples.
 
     Args:
-        source: gives bytes, or pairs of bytes and a label, by index.
+        source: returns bytes, or pairs of bytes and a label, by index.
     """
 
     def __init__(self, source: Any) -> None:
@@ -226,8 +232,8 @@ def _encoded(raw: Any, index: int) -> Bytes:
     array = np.asarray(raw)
     if array.dtype != np.uint8 or array.ndim != 1:
         raise SampleError(
-            f"sample {index} is no encoded sample: {type(raw).__qualname__}, {array.dtype} of shape {array.shape}.\n"
-            "The graph gets bytes. Give bytes or a one-dimensional uint8 array, alone or in a pair with a label."
+            f"sample {index} is not an encoded sample: {type(raw).__qualname__}, {array.dtype} of shape {array.shape}."
+            "\nThe graph needs bytes. Return bytes or a one-dimensional uint8 array, alone or in a pair with a label."
         )
     return array
 
@@ -236,18 +242,18 @@ def _label(label: Any, index: int) -> NDArray[Any]:
     array = np.asarray(label)
     if array.dtype.kind not in "iubf":
         raise SampleError(
-            f"the label of sample {index} is no number: {label!r}, a {type(label).__qualname__}.\n"
-            "DALI takes arrays of numbers, so no batch could be made. Give the number of the class, or keep the names "
-            "beside the loader and give their index."
+            f"the label of sample {index} is not a number: {label!r}, a {type(label).__qualname__}.\n"
+            "DALI only accepts arrays of numbers, so no batch could be made. Return the number of the class. If you "
+            "need names, keep a list of them and return indices into it."
         )
     return array if array.ndim else array.reshape(1).astype(np.int32 if array.dtype.kind in "iub" else np.float32)
 
 
 class Fed(NamedTuple):
-    """What one batch is made from.
+    """The inputs of one batch.
 
     Args:
-        request: who asked.
+        request: the request for the batch.
         raw: paths or encoded samples, one array per sample.
         labels: one array per sample.
     """

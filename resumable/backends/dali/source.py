@@ -1,8 +1,8 @@
-"""source(): NVIDIA DALI with our sampler, so that DALI's own graph does the work and any batch can be asked for.
+"""source(): NVIDIA DALI with our sampler. DALI's graph does the work, and any batch can be requested.
 
-DALI's readers decide themselves what they read, so a run with readers can only go on with the ranks it was started
-with. Here the order comes from the loader's sampler, and the randomness from the sample's place in it: the same images
-and the same augmentations on any number of ranks.
+DALI's readers choose what they read, so a run with readers can only continue with the number of ranks that it started
+with. Here the loader's sampler determines the order, and a sample's position in that order determines its random
+numbers: the same images and augmentations on any number of ranks.
 """
 
 from __future__ import annotations
@@ -24,16 +24,16 @@ __all__ = ["Source", "source"]
 
 
 _OURS = {
-    "batch_size": "The loader has it: resumable.wrap(source, batch_size=...).",
-    "seed": "The loader has it: resumable.wrap(source, seed=...). DALI's own would only be for operators that are "
-    "refused here.",
-    "enable_checkpointing": "The loader's state is that of the sampler; the pipeline needs none.",
-    "checkpoint": "The loader's state is that of the sampler; the pipeline needs none.",
-    "debug": "DALI's debug mode runs the graph's function again for each batch, and cannot be looked into beforehand.",
+    "batch_size": "Pass it to the loader: resumable.wrap(source, batch_size=...).",
+    "seed": "Pass it to the loader: resumable.wrap(source, seed=...). DALI's own seed would only affect its random "
+    "operators, which source() does not support.",
+    "enable_checkpointing": "The loader saves the state of the sampler; the pipeline needs no checkpoints.",
+    "checkpoint": "The loader saves the state of the sampler; the pipeline needs no checkpoints.",
+    "debug": "In debug mode, DALI calls the graph's function for each batch, so it cannot be checked beforehand.",
 }
 
 
-def source(  # noqa: PLR0913  # what DALI's own pipelines have, under the same names
+def source(  # noqa: PLR0913  # named like DALI's pipeline options
     data: str | os.PathLike[str] | Sequence[Any] | Any,
     *,
     pipeline: Callable[..., Any],
@@ -48,7 +48,7 @@ def source(  # noqa: PLR0913  # what DALI's own pipelines have, under the same n
     on_nondeterministic: Literal["error", "warn"] = "error",
     **pipeline_options: Any,
 ) -> Source:
-    """Describe samples, and the DALI graph that they go through, for `resumable.wrap`.
+    """Describe samples and the DALI graph that processes them, for `resumable.wrap`.
 
         def augment(raw, label, u):
             image = fn.decoders.image(raw)
@@ -58,34 +58,34 @@ def source(  # noqa: PLR0913  # what DALI's own pipelines have, under the same n
         loader = resumable.wrap(source, batch_size=32, shuffle=True, seed=0)
 
     Args:
-        data: what to read. A folder with a folder per class (as for `fn.readers.file` and torchvision's `ImageFolder`);
-            a text file with lines of a path and a label (as `file_list` of `fn.readers.file`); a list of paths, or of
-            pairs of a path and a label; or an object with `__getitem__` and `__len__` that gives bytes, or pairs of
-            bytes and a label. Where there are no labels, the sample index stands for them.
-        pipeline: a plain function over DALI's nodes: `pipeline(raw, label, u)`, or `pipeline(raw, label)` without
-            uniforms. `raw` is the encoded sample, uint8 of shape `(bytes,)`; `label` is int32 of shape `(1,)`, or
-            whatever array the dataset gives; `u` is float32 of shape `(uniforms,)`. It returns a node or a tuple.
-        outputs: names of what it returns; a batch is a dict of tensors under these names.
-        uniforms: how many random numbers of [0, 1) each sample gets, by the loader's seed, the epoch and the sample's
-            position in it.
-        file_root: what the paths of a text file or of a list are relative to; by default the folder of the text file,
-            or the working directory.
-        num_threads: threads of DALI.
-        device_id: number of the GPU, or None to work on the CPU.
-        prefetch_queue_depth: batches that DALI works on ahead.
-        py_num_workers: processes that read the samples, for a dataset that takes long in Python. With 0, files are
-            read by DALI's own threads, and a dataset in this process.
+        data: the samples. A folder with one folder per class (as for `fn.readers.file` and torchvision's
+            `ImageFolder`); a text file with a path and a label per line (as `file_list` of `fn.readers.file`); a list
+            of paths, or of pairs of a path and a label; or an object with `__getitem__` and `__len__` that returns
+            bytes, or pairs of bytes and a label. Without labels, the sample index is used as the label.
+        pipeline: a plain function of DALI nodes: `pipeline(raw, label, u)`, or `pipeline(raw, label)` without uniforms.
+            `raw` is the encoded sample, uint8 of shape `(bytes,)`; `label` is int32 of shape `(1,)`, or the array that
+            the dataset returns; `u` is float32 of shape `(uniforms,)`. It returns a node or a tuple.
+        outputs: names of the returned nodes; a batch is a dict of tensors with these names.
+        uniforms: how many random numbers in [0, 1) each sample gets. They depend on the loader's seed, the epoch and
+            the sample's position in the epoch.
+        file_root: the folder that the paths of a text file or list are relative to; by default the folder of the text
+            file, or the working directory.
+        num_threads: number of DALI threads.
+        device_id: number of the GPU, or None to use the CPU.
+        prefetch_queue_depth: how many batches DALI prepares ahead.
+        py_num_workers: number of processes that read the samples, for a dataset that is slow in Python. With 0, DALI's
+            threads read files, and this process reads a dataset.
         py_start_method: how these processes are started.
-        on_nondeterministic: "error" refuses a graph with random operators of DALI's own, which are another stream on
-            every number of ranks and after every resume; "warn" warns.
-        pipeline_options: more for `nvidia.dali.pipeline_def`, such as `enable_conditionals=True`.
+        on_nondeterministic: "error" raises an error if the graph contains DALI's own random operators, as these produce
+            different batches on a different number of ranks and after every resume. "warn" only warns.
+        pipeline_options: more options of `nvidia.dali.pipeline_def`, such as `enable_conditionals=True`.
 
     Returns:
-        A description; nothing is read but the names of files.
+        A description of the source. Only file names have been read.
 
     Raises:
-        ConfigurationError: there are no samples, or an option has a bad value.
-        UnsupportedError: `data` is nothing that can be read by an index.
+        ConfigurationError: there are no samples, or an option has an invalid value.
+        UnsupportedError: `data` cannot be read by index.
     """
     _check_count("uniforms", uniforms, 0)
     _check_count("num_threads", num_threads, 1)
@@ -110,18 +110,18 @@ def source(  # noqa: PLR0913  # what DALI's own pipelines have, under the same n
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Source:
-    """Samples and the graph they go through; `resumable.wrap` makes a loader of it. `source` makes one.
+    """Samples and the graph that processes them, made by `source`; pass it to `resumable.wrap`.
 
     Args:
         samples: the encoded samples and their labels.
-        graph: the user's function over DALI's nodes.
-        outputs: names of what the graph returns.
+        graph: the user's function of DALI nodes.
+        outputs: names of the nodes that the graph returns.
         uniforms: random numbers per sample.
-        workers: processes that read the samples.
+        workers: number of processes that read the samples.
         start_method: how these processes are started.
-        on_nondeterministic: what to do about operators that break a promise.
+        on_nondeterministic: whether operators that break a promise cause an error or a warning.
         device_id: number of the GPU, or None.
-        options: of DALI's pipeline.
+        options: options of DALI's pipeline.
     """
 
     samples: Files | Dataset
@@ -139,12 +139,14 @@ def _samples(data: Any, file_root: Any) -> Files | Dataset:
     if are_paths(data):
         return Files.find(data, file_root)
     if file_root is not None:
-        raise ConfigurationError(f"file_root={file_root!r} was given, but the data is no list of files: {data!r}.")
+        raise ConfigurationError(
+            f"file_root={file_root!r} was passed, but the data is not a list of files: {data!r}.\nRemove file_root."
+        )
     if not hasattr(data, "__getitem__") or isinstance(data, (bytes, bytearray, dict)):
         raise UnsupportedError(
             f"cannot read samples by index from an object of the type {type(data).__module__}."
-            f"{type(data).__qualname__}.\nNo place in it could be gone to. Give a folder, a list of files, or an "
-            "object with __getitem__ and __len__ that gives bytes. For DALI's own readers, wrap their iterator."
+            f"{type(data).__qualname__}.\nA run could not resume at a position in it. Pass a folder, a list of files, "
+            "or an object with __getitem__ and __len__ that returns bytes. For DALI's readers, wrap their iterator."
         )
     if not length_of(data, type(data).__qualname__):
         raise ConfigurationError("the dataset is empty: its len() is 0.\nThere would be nothing to read.")
@@ -155,8 +157,8 @@ def _names(outputs: Any) -> tuple[str, ...]:
     names = (outputs,) if isinstance(outputs, str) else tuple(outputs)
     if not names or len(set(names)) != len(names) or not all(isinstance(name, str) for name in names):
         raise ConfigurationError(
-            f"outputs must be different names, one for each node that the pipeline returns, but it is {outputs!r}.\n"
-            'A batch is a dict under these names. Use for instance outputs=["data", "label"].'
+            f"outputs must contain a different name for each node that the pipeline returns, but it is {outputs!r}.\n"
+            'A batch is a dict with these names. Use for example outputs=["data", "label"].'
         )
     return names
 
@@ -165,8 +167,8 @@ def _check_graph(graph: Any, parameters: tuple[str, ...]) -> None:
     call = f"pipeline({', '.join(parameters)})"
     if not callable(graph) or hasattr(graph, "_is_pipeline_def"):
         raise ConfigurationError(
-            f"pipeline must be a plain function that is called as {call}, but it is {graph!r}.\n"
-            "The pipeline around it is made here, with the options that source() got. Leave @pipeline_def out."
+            f"pipeline must be a plain function that can be called as {call}, but it is {graph!r}.\n"
+            "source() makes the DALI pipeline itself, from its own options. Remove @pipeline_def."
         )
     try:
         inspect.signature(graph).bind(*parameters)
@@ -174,14 +176,14 @@ def _check_graph(graph: Any, parameters: tuple[str, ...]) -> None:
         raise ConfigurationError(
             f"pipeline is called as {call}, but {getattr(graph, '__qualname__', graph)} has the parameters "
             f"{inspect.signature(graph)}: {error}.\n"
-            "`u` is there where uniforms is 1 or more. Change the parameters, or the number of uniforms."
+            "`u` is only passed if uniforms is 1 or more. Change the parameters, or the number of uniforms."
         ) from error
 
 
 def _check_options(options: Mapping[str, Any]) -> None:
     for name, reason in _OURS.items():
         if name in options:
-            raise ConfigurationError(f"{name}={options[name]!r} cannot be given to source().\n{reason}")
+            raise ConfigurationError(f"source() does not accept {name}={options[name]!r}.\n{reason}")
 
 
 def _check_count(name: str, value: Any, least: int) -> None:

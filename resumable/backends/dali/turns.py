@@ -18,44 +18,45 @@ Order = Literal["batch", "epoch"]
 
 
 def in_turn(sources: Iterable[Any], *, order: Order = "batch") -> InTurn:
-    """Make one source of several DALI iterators, such as one per GPU of a process, for `resumable.wrap`.
+    """Combine several DALI iterators into one source for `resumable.wrap`, such as one iterator per GPU of a process.
 
     Args:
         sources: DALI iterators, or functions of `checkpoints` that make them.
-        order: "batch" takes one batch from each in turn, and passes over those that have ended; "epoch" reads one after
-            the other to its end. Either way an epoch is over when all have ended.
+        order: "batch" takes one batch from each in turn and skips iterators that have ended; "epoch" reads one after
+            the other to its end. Either way, an epoch is over when all have ended.
 
     Raises:
-        ConfigurationError: there are none, one is given twice, or the order is none.
+        ConfigurationError: there are none, one is passed twice, or the order is invalid.
     """
     several = list(sources)
     if order not in get_args(Order):
         raise ConfigurationError(
             f"order must be one of {', '.join(get_args(Order))}, but it is {order!r}.\n"
-            'It says how the iterators are visited: "batch" takes one batch from each in turn, "epoch" reads one '
-            "after the other."
+            'Use "batch" to take one batch from each iterator in turn, or "epoch" to read one iterator after the '
+            "other."
         )
     if not several or len(set(map(id, several))) < len(several):
         raise ConfigurationError(
-            f"in_turn() takes one or more different DALI iterators, but it was given {len(several)}, of which "
-            f"{len(set(map(id, several)))} are different.\nIts epochs would have no end or no batch. Give each once."
+            f"in_turn() takes one or more different DALI iterators, but got {len(several)}, of which "
+            f"{len(set(map(id, several)))} are different.\n"
+            "Epochs would have no end or no batches. Pass each iterator once."
         )
     for one in several:
         if not callable(one) and not hasattr(one, "__next__"):
             raise UnsupportedError(
                 f"in_turn() takes DALI iterators, or functions that make them, but got a {type(one).__qualname__}.\n"
-                "It has no batches that could be taken in turn. Give the iterators that the pipelines were put into."
+                "It does not yield batches. Pass the DALI iterators that hold the pipelines."
             )
     return InTurn(several, order)
 
 
 @dataclass(frozen=True, slots=True)
 class InTurn:
-    """Several DALI iterators that are visited in turn; `in_turn` makes one, for `resumable.wrap`.
+    """Several DALI iterators that are read in turn, made by `in_turn` for `resumable.wrap`.
 
     Args:
         sources: DALI iterators, or functions that make them at checkpoints.
-        order: how they are visited.
+        order: "batch" or "epoch", as for `in_turn`.
     """
 
     sources: list[Any]
@@ -63,11 +64,11 @@ class InTurn:
 
 
 class Turns:
-    """The sources of `in_turn`, as one.
+    """The sources of `in_turn` as one source.
 
     Args:
         parts: the sources.
-        order: how they are visited.
+        order: "batch" or "epoch", as for `in_turn`.
     """
 
     def __init__(self, parts: Sequence[BatchSource], order: Order) -> None:
@@ -98,15 +99,15 @@ class Turns:
         return all(self._done)
 
     def begin(self) -> None:
-        """Go on with the next epoch of all, if all have ended."""
+        """Continue with the next epoch of all sources, if all have ended."""
         if all(self._done):
             self._turn, self._done = 0, [False] * len(self._parts)
             for part in self._parts:
                 part.begin()
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the snapshots of all, and whose turn it is."""
-        whole = all(self._done)  # then it is the place at which the next epoch begins
+        """Return the snapshots of all sources, and whose turn it is."""
+        whole = all(self._done)  # the snapshots are then at the start of the next epoch
         return {
             "turn": 0 if whole else self._turn,
             "done": [False if whole else done for done in self._done],
@@ -114,7 +115,7 @@ class Turns:
         }
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Bring each back, and the turn."""
+        """Restore every source, and the turn."""
         self._turn, self._done = snapshot["turn"], list(snapshot["done"])
         for part, its in zip(self._parts, snapshot["parts"], strict=True):
             part.restore(its)
@@ -124,7 +125,7 @@ class Turns:
 
 
 class BatchSource(Protocol):
-    """Gives batches, epoch after epoch, and can be brought back to where it was."""
+    """Yields batches, epoch after epoch, and can be restored to an earlier position."""
 
     def draw(self) -> Any:
         """Return the next batch.
@@ -135,17 +136,17 @@ class BatchSource(Protocol):
         ...
 
     def ended(self) -> bool:
-        """Return whether no batch is left in this epoch; then the source stands at the beginning of the next one."""
+        """Return whether no batch is left in this epoch; the source is then at the start of the next one."""
         ...
 
     def begin(self) -> None:
-        """Go on with the next epoch, if this one is over."""
+        """Continue with the next epoch, if this one is over."""
         ...
 
     def snapshot(self) -> dict[str, Any]:
-        """Return the place after the batch that was returned last."""
+        """Return the position after the last returned batch."""
         ...
 
     def restore(self, snapshot: dict[str, Any]) -> None:
-        """Go to the place at which a snapshot was taken."""
+        """Go to the position of a snapshot."""
         ...

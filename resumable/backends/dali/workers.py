@@ -36,7 +36,7 @@ Packed = tuple["torch.Tensor", list[int], list["NDArray[Any]"]]
 
 
 class SampleWorkers:
-    """Reads requests ahead, in processes that stay until this object is dropped.
+    """Reads requests ahead, in processes that run until this object is dropped.
 
     Args:
         reader: reads a request, in the workers.
@@ -48,14 +48,14 @@ class SampleWorkers:
         self._workers = Workers(RequestDataset(reader, _pack), partial(_options, count, start_method))
 
     def read(self, requests: Iterable[Request]) -> Generator[Fed]:
-        """Yield what the workers read, in order."""
+        """Yield the samples that the workers read, in order."""
         asked: deque[Request] = deque()
         with closing(self._workers.run(_remember(requests, asked))) as answers:
             for raw, lengths, labels in answers:
                 yield Fed(asked.popleft(), np.split(raw.numpy(), np.cumsum(lengths)[:-1]), labels)
 
     def end(self) -> None:
-        """End the processes, for good, though something may still hold them."""
+        """Stop the processes for good, even if something still references them."""
         self._workers.end()
 
 
@@ -75,20 +75,20 @@ def _remember(requests: Iterable[Request], asked: deque[Request]) -> Iterator[Re
 
 
 def _pack(samples: list[Labelled]) -> Packed:
-    """Make one array of the samples, as many small ones are slow to send."""
+    """Concatenate the samples to one array, as many small arrays are slow to send."""
     raw = [raw for raw, _ in samples]
     return torch.from_numpy(np.concatenate(raw)), [len(part) for part in raw], [label for _, label in samples]
 
 
 def _start(worker: int) -> None:
-    """Begin a worker: it ends with its parent, also where that is killed and says nothing."""
+    """Start a worker, which ends with its parent, even if the parent is killed."""
     point("worker.start")
     begin()
     threading.Thread(target=_end_with_parent, name=f"parent of worker {worker}", daemon=True).start()
 
 
 def _end_with_parent() -> None:
-    # Not PR_SET_PDEATHSIG: it fires when the thread that started this process ends, and that may be any.
+    # Not PR_SET_PDEATHSIG: it fires when the thread that started this process ends, which may be any thread.
     parent = parent_process()
     assert parent is not None
     connection.wait([parent.sentinel])

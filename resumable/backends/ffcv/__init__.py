@@ -1,4 +1,4 @@
-"""FFCV Loaders: exact resume at O(1), on any number of ranks, and augmentation that is the same in every run."""
+"""FFCV Loaders: exact O(1) resume on any number of ranks, and the same augmentation in every run."""
 
 from resumable.backends.ffcv.adapter import adapt
 from resumable.backends.ffcv.identity import Source, source

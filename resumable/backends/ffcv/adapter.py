@@ -1,4 +1,4 @@
-"""Takes a Loader of FFCV apart: its order, its batches, and which of its operations can be made reproducible."""
+"""Adapts an FFCV Loader: its order, its batches, and which of its operations can be made reproducible."""
 
 from __future__ import annotations
 
@@ -27,18 +27,18 @@ __all__ = ["adapt", "find_order"]
 
 
 def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
-    """Adapt a Loader or what `source` made of one; None where a subclass iterates in a way of its own."""
+    """Adapt a Loader, or the result of `source`. Returns None if a subclass overrides the iteration."""
     source = thing if isinstance(thing, Source) else Source(thing)
     loader = source.loader
     if not isinstance(loader, Loader) or type(loader).__iter__ is not Loader.__iter__:
         return None
     options.refuse(
-        "a Loader of FFCV",
-        batch_size="Give it to the Loader.",
-        shuffle="Give order to the Loader.",
-        transform="Put an operation into the Loader's pipelines.",
-        collate="FFCV makes whole batches.",
-        shard="The ranks get disjoint samples by their index.",
+        "an FFCV Loader",
+        batch_size="Pass it to the Loader.",
+        shuffle="Pass order= to the Loader.",
+        transform="Add an operation to the Loader's pipelines.",
+        collate="FFCV makes complete batches.",
+        shard="Samples are divided among the ranks by index.",
     )
     options = replace(options, randomness=_randomness(source, options))
     backend = FFCVBackend(source, options)
@@ -55,15 +55,15 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
 def _randomness(source: Source, options: Options) -> Any:
     if not source.keyed and options.randomness not in {None, "off"}:
         raise ConfigurationError(
-            f"keyed=False was given to source(), and randomness={options.randomness!r} to wrap().\n"
-            "The one leaves the randomness to FFCV, the other makes it reproducible. Leave one of them out."
+            f"keyed=False was passed to source(), and randomness={options.randomness!r} to wrap().\n"
+            "keyed=False leaves the randomness to FFCV, but randomness= makes it reproducible. Remove one of them."
         )
     if not source.keyed or options.randomness == "off":
         return "off"
     if not Compiler.is_enabled:
         raise UnsupportedError(
-            "FFCV's compiler is switched off (Compiler.set_enabled(False)), so operations draw from the generators of "
-            'the training process.\nKeys could not reach them. Switch it on, or wrap(..., randomness="off").'
+            "FFCV's compiler is switched off (Compiler.set_enabled(False)), so operations use the random generators of "
+            'the training process.\nThey could not be seeded. Switch it on, or pass wrap(..., randomness="off").'
         )
     return options.with_defaults().randomness
 
@@ -85,32 +85,27 @@ def _check_randomness(source: Source, options: Options, pipeline: Pipeline) -> N
 
 def _refuse(source: Source, name: str, kept: list[str]) -> None:
     told = (
-        f"{name} draws from random generators of its own ({', '.join(kept)}), which no key can set.\n"
-        "A resumed run would get other augmentations than an uninterrupted one. Let it draw from the global generators,"
+        f"{name} uses its own random generators ({', '.join(kept)}), which cannot be seeded from outside.\n"
+        "A resumed run would get different augmentations than an uninterrupted one. Let it use the global generators,"
     )
     if source.on_nondeterministic == "error":
         raise UnsupportedError(
             f'{told} or accept it: wrap(source(loader, on_nondeterministic="warn")), with source from '
             "resumable.backends.ffcv."
         )
-    warnings.warn(f"{told} or leave it at that.", PromiseWarning, stacklevel=6)
-
-
-# ------------------------------------------------------------------ order
-#
-# FFCV's orders, said as samplers of ours.
+    warnings.warn(f"{told} or ignore this warning.", PromiseWarning, stacklevel=6)
 
 
 def find_order(loader: Loader, seed: int, window: int) -> Sampler:
-    """Return the order of a loader, of its `indices` if it has any.
+    """Return the order of a loader, and of its `indices` if it has any.
 
     Args:
         loader: FFCV's.
-        seed: of our loader; FFCV's own is not looked at.
-        window: pages that `QUASI_RANDOM` shuffles together.
+        seed: of our loader; FFCV's own seed is ignored.
+        window: number of pages that `QUASI_RANDOM` shuffles together.
 
     Raises:
-        UnsupportedError: an order of the user's own.
+        UnsupportedError: the order is custom.
     """
     length = int(loader.reader.num_samples)
     indices = np.asarray(loader.indices).astype(np.int64)
@@ -130,7 +125,7 @@ def _inner(loader: Loader, indices: np.ndarray, seed: int, window: int) -> Sampl
         pages = pages_of_samples(loader.reader)[indices]
         return samplers.PagedShuffle(pages, window=window, seed=seed)
     raise UnsupportedError(
-        f"the Loader has an order of your own, {order.__qualname__}, which gives whole epochs.\n"
-        "It may depend on the epochs before, so nothing would tell where a resumed run goes on. Give the order as "
-        "wrap(..., sampler=...), a function of the position, and order=OrderOption.SEQUENTIAL to the Loader."
+        f"the Loader has a custom order, {order.__qualname__}, which only produces complete epochs.\n"
+        "It may depend on earlier epochs, so a resumed run could not find its position. Pass the order as "
+        "wrap(..., sampler=...), a function of the position, and set order=OrderOption.SEQUENTIAL in the Loader."
     )

@@ -14,12 +14,12 @@ __all__ = ["compile_function"]
 
 
 def compile_function(function: Callable[..., Any], *, parallel: bool = False) -> Any:
-    """Compile what an operation's `generate_code` returned, at the first call and in the thread that calls.
+    """Compile the result of an operation's `generate_code`, at the first call and in the calling thread.
 
     Args:
-        function: a Python function; what it closes over may be compiled already.
-        parallel: whether Numba runs loops that are marked for it in parallel. That takes twice as long to compile.
+        function: a Python function; functions that it closes over may be compiled already.
+        parallel: whether Numba parallelises the loops marked for it, which doubles the compile time.
     """
     dispatcher = numba.njit(fastmath=True, nogil=True, error_model="numpy", parallel=parallel)(function)
-    dispatcher.overloads = {}  # Numba's ordered one fails where FFCV changes types that are keys of it
+    dispatcher.overloads = {}  # Numba's ordered dict fails when FFCV changes types that are its keys
     return dispatcher

@@ -1,4 +1,4 @@
-"""The identity of a pipeline: names of the operations, and a digest of their parameters."""
+"""source(), and the identity of an FFCV Loader: its file, its fields, and its operations with their parameters."""
 
 from __future__ import annotations
 
@@ -47,10 +47,75 @@ __all__ = [
 _LONGEST = 300
 _FFCVS_OWN = {"metadata", "memory_read", "field"}
 _ADDRESS = re.compile(r" at 0x[0-9a-f]+")
+_PROBES = 64
+_PROBE = 4096
+_BLOCK = 1 << 22
+_NO_PAGE = -1
+_WORK = ("accept_field", "accept_globals", "declare_shared_memory", "declare_state_and_memory", "forward",
+         "generate_code", "generate_code_for_shared_state")  # fmt: skip
+_NOT_OURS = {"device", "field", "memory_read", "metadata", "training"}  # the device differs on each rank
+_OTHER = object()
+_WHY: dict[Mode, str] = {
+    "mixup": "mixes the samples of a batch",
+    "batch": "uses random numbers and may mix the samples of a batch",
+    "late": "uses random numbers where the batch is delivered",
+}
+
+
+def source(
+    loader: Loader,
+    *,
+    keyed: bool | Mapping[type, Mode] = True,
+    on_nondeterministic: Literal["error", "warn"] = "error",
+    content_hash: bool = False,
+    window: int | None = None,
+) -> Source:
+    """Set the options of an FFCV Loader that `wrap` does not have.
+
+        loader = resumable.wrap(source(Loader(...), content_hash=True), seed=0)
+
+    Args:
+        loader: FFCV's; it is not modified.
+        keyed: whether to make random operations reproducible. False is the same as `wrap(..., randomness="off")`: the
+            order of the samples is exact, but their augmentation is up to FFCV. To set the mode of custom operations,
+            pass a mapping from their types to "sample", "batch", "late" or "plain".
+        on_nondeterministic: whether operations that cannot be made reproducible cause an error or a warning.
+        content_hash: identify the file by all of its bytes, instead of its tables and 64 blocks of its content.
+        window: number of pages that `OrderOption.QUASI_RANDOM` shuffles together; by default, twice the number of
+            samples that all ranks read per step.
+
+    Raises:
+        ConfigurationError: an option has an invalid value.
+    """
+    modes = keyed if isinstance(keyed, Mapping) else {}
+    for kind, mode in modes.items():
+        if not isinstance(kind, type) or mode not in get_args(Mode) or mode == "mixup":
+            raise ConfigurationError(
+                f"keyed must map types of operations to sample, batch, late or plain, but it has {kind!r}: {mode!r}.\n"
+                'Their randomness would not be handled as intended. Use for example keyed={MyFlip: "sample"}.'
+            )
+    if on_nondeterministic not in {"error", "warn"}:
+        raise ConfigurationError(
+            f"on_nondeterministic must be error or warn, but it is {on_nondeterministic!r}.\n"
+            "It determines whether operations that cannot be made reproducible cause an error or a warning."
+        )
+    return Source(loader, keyed is not False, modes, on_nondeterministic, content_hash, window)
+
+
+@dataclass(frozen=True)
+class Source:
+    """The result of `source`; pass it to `resumable.wrap`."""
+
+    loader: Loader
+    keyed: bool = True
+    modes: Mapping[type, Mode] = field(default_factory=dict)
+    on_nondeterministic: Literal["error", "warn"] = "error"
+    content_hash: bool = False
+    window: int | None = None
 
 
 def describe_pipelines(loader: Loader) -> str:
-    """Name the operations of each field, and digest their parameters; short enough for a state."""
+    """Return the operations of each field, and a digest of their parameters; short enough for a state."""
     parts, state = dict[str, list[str]](), hashlib.blake2b(digest_size=8, person=b"resumable1")
     for name, _, operation in operations_of(loader):
         parts.setdefault(name, []).append(_name(operation))
@@ -60,7 +125,7 @@ def describe_pipelines(loader: Loader) -> str:
 
 
 def operations_of(loader: Loader) -> Iterator[tuple[str, int, Operation]]:
-    """Yield the operations of each field with its name, and their numbers in it."""
+    """Yield the operations of each field: the field's name, the operation's number in it, and the operation."""
     nodes = iter(loader.graph.nodes)
     for name, spec in loader.graph.pipeline_specs.items():
         for number in range(1 + len(spec.transforms)):
@@ -85,7 +150,7 @@ def _parameters(operation: Operation) -> Iterator[tuple[str, str]]:
         return
     for name, value in sorted(vars(operation).items()):
         if isinstance(operation, ToDevice) and name == "device":
-            yield name, torch.device(value).type  # without the number, as each rank has its own GPU and all one state
+            yield name, torch.device(value).type  # without the number: each rank has its own GPU, but all share a state
             continue
         text = None if name in _FFCVS_OWN else _text(value)
         if text is not None:
@@ -93,7 +158,7 @@ def _parameters(operation: Operation) -> Iterator[tuple[str, str]]:
 
 
 def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
-    """Yield the plain public attributes of a module and of those inside of it, which its `repr` may leave out."""
+    """Yield the plain public attributes of a module and its submodules, which its `repr` may leave out."""
     for number, inner in enumerate(module.modules()):
         for name, value in sorted(vars(inner).items()):
             if not name.startswith("_") and name != "training" and (text := _text(value)) is not None:
@@ -101,7 +166,7 @@ def _attributes(module: torch.nn.Module) -> Iterator[tuple[str, str]]:
 
 
 def _text(value: Any) -> str | None:
-    """Return a plain value as text that is the same in every process; None for what is none."""
+    """Return a plain value as text that is the same in every process; None for other values."""
     if isinstance(value, torch.Tensor):
         value = value.detach().cpu().numpy()
     if isinstance(value, (np.ndarray, np.generic)):
@@ -117,22 +182,18 @@ def _text(value: Any) -> str | None:
     return repr(value) if value is None or isinstance(value, plain) else None
 
 
-# ------------------------------------------------------------------ file
-#
-# The identity of a .beton file: what is in it, and not its path or its time, so that copies are the same data.
-
-_PROBES = 64
-_PROBE = 4096
-_BLOCK = 1 << 22
-_NO_PAGE = -1
+def describe_fields(reader: Reader) -> str:
+    """Return the names of the fields and their types."""
+    return ", ".join(f"{name}: {type(handler).__name__}" for name, handler in reader.handlers.items())
 
 
 def fingerprint(reader: Reader) -> str:
-    """Digest a file's header, fields, metadata, allocation table, size, and 64 places of its content.
+    """Return a digest of a .beton file: header, fields, metadata, allocation table, size, and 64 blocks of its content.
 
-    The table of contents alone would not tell a file from one that was written with other images of the same size.
+    The path and the time do not count, so copies are the same data. The content does: otherwise, a file with different
+    images of the same size would look the same.
     """
-    size = os.path.getsize(reader.file_name)  # noqa: PTH202  # FFCV has names
+    size = os.path.getsize(reader.file_name)  # noqa: PTH202  # a str
     state = hashlib.blake2b(f"{size}".encode(), digest_size=8, person=b"resumable1")
     for part in (reader.header, reader.field_descriptors, reader.metadata, reader.alloc_table):
         state.update(part.tobytes())
@@ -144,7 +205,7 @@ def fingerprint(reader: Reader) -> str:
 
 
 def hash_content(name: str) -> str:
-    """Digest all bytes of a file: about a second per gigabyte, and the time to read it."""
+    """Return a digest of all bytes of a file, in about a second per gigabyte plus the time to read it."""
     state = hashlib.blake2b(digest_size=8, person=b"resumable1")
     with Path(name).open("rb") as file:
         while block := file.read(_BLOCK):
@@ -152,13 +213,8 @@ def hash_content(name: str) -> str:
     return state.hexdigest()
 
 
-def describe_fields(reader: Reader) -> str:
-    """Name the fields and their types."""
-    return ", ".join(f"{name}: {type(handler).__name__}" for name, handler in reader.handlers.items())
-
-
 def pages_of_samples(reader: Reader) -> np.ndarray[Any, np.dtype[np.int64]]:
-    """Return on which page of the file each sample is, the first one if there are several; -1 if it has no data."""
+    """Return the page of each sample in the file, the first page if there are several; -1 if it has no data."""
     pages = np.full(int(reader.num_samples), _NO_PAGE, np.int64)
     table = reader.alloc_table
     shift = np.uint64(int(reader.page_size).bit_length() - 1)
@@ -166,24 +222,14 @@ def pages_of_samples(reader: Reader) -> np.ndarray[Any, np.dtype[np.int64]]:
     return pages
 
 
-# ------------------------------------------------------------------ settings
-#
-# What a user changes in the operations of a pipeline between epochs, such as the size of the images.
-#
-# FFCV looks at the operations when an epoch begins. Plain public attributes are settings, but for those that an
-# operation
-# assigns itself while it works: these are its state. What changed since `wrap` goes into the state of the loader.
-
-_WORK = ("accept_field", "accept_globals", "declare_shared_memory", "declare_state_and_memory", "forward",
-         "generate_code", "generate_code_for_shared_state")  # fmt: skip
-_NOT_OURS = {"device", "field", "memory_read", "metadata", "training"}  # the device is another one on each rank
-
-
 class Settings:
-    """The settings of all operations of a Loader.
+    """The settings of all operations of a Loader, such as the size of the images, which users change between epochs.
+
+    FFCV reads them from the operations when an epoch starts. Plain public attributes are settings, except those that an
+    operation assigns while it works: these are its state. Changes since `wrap` become part of the loader's state.
 
     Args:
-        loader: FFCV's, as it was given to `wrap`.
+        loader: FFCV's, as passed to `wrap`.
     """
 
     def __init__(self, loader: Loader) -> None:
@@ -192,12 +238,12 @@ class Settings:
         self._plain = {key: _plain(value) for key, value in self._at_wrap.items()}
 
     def changed(self) -> dict[str, Any]:
-        """Return what differs from `wrap`, in plain values: by field, number of the operation, and attribute."""
+        """Return the settings that have changed since `wrap`, by field, number of the operation, and attribute."""
         now = {key: _plain(getattr(owner, name, None)) for key, (owner, name) in self._owners.items()}
         return {key: value for key, value in now.items() if value is not _OTHER and value != self._plain[key]}
 
     def change(self, values: Mapping[str, Any]) -> None:
-        """Set what `changed` returned, and everything else as it was at `wrap`."""
+        """Apply the result of `changed`, and reset everything else to its value at `wrap`."""
         now = self.changed()
         for key, (owner, name) in self._owners.items():
             if key in values:
@@ -208,7 +254,7 @@ class Settings:
 
 
 def _settings(loader: Loader) -> Iterator[tuple[str, tuple[Any, str]]]:
-    """Yield where each setting is, by its key."""
+    """Yield the key of each setting, with the object and the attribute that hold it."""
     for name, number, operation in operations_of(loader):
         if isinstance(operation, ToDevice):
             continue
@@ -224,7 +270,7 @@ def _settings(loader: Loader) -> Iterator[tuple[str, tuple[Any, str]]]:
 
 
 def _assigned(kind: type) -> frozenset[str]:
-    """Return the attributes that a class assigns while it works: by its methods for that, and those that they name."""
+    """Return the attributes that a class assigns while it works: in its working methods, and those that they call."""
     found, waiting, seen = set[str](), list(_WORK), set[str]()
     while waiting:
         name = waiting.pop()
@@ -245,11 +291,8 @@ def _codes(code: types.CodeType) -> Iterator[types.CodeType]:
             yield from _codes(constant)
 
 
-_OTHER = object()
-
-
 def _plain(value: Any) -> Any:
-    """Return a value as JSON gives it back; `_OTHER` for what is not plain."""
+    """Return a value as JSON would return it; `_OTHER` if it is not plain."""
     if isinstance(value, np.generic):
         value = value.item()
     if isinstance(value, (tuple, list)):
@@ -260,7 +303,7 @@ def _plain(value: Any) -> Any:
 
 
 def _like(model: Any, value: Any) -> Any:
-    """Return a plain value with tuples where the value at `wrap` had them."""
+    """Return a plain value, with tuples if the value at `wrap` had them."""
     if not isinstance(value, list):
         return value
     if isinstance(model, list):
@@ -268,93 +311,25 @@ def _like(model: Any, value: Any) -> Any:
     return tuple(_like(None, one) for one in value)
 
 
-# ------------------------------------------------------------------ source
-#
-# A Loader of FFCV with the options that only this backend has.
-
-
-@dataclass(frozen=True)
-class Source:
-    """What `source` returns; give it to `resumable.wrap`."""
-
-    loader: Loader
-    keyed: bool = True
-    modes: Mapping[type, Mode] = field(default_factory=dict)
-    on_nondeterministic: Literal["error", "warn"] = "error"
-    content_hash: bool = False
-    window: int | None = None
-
-
-def source(
-    loader: Loader,
-    *,
-    keyed: bool | Mapping[type, Mode] = True,
-    on_nondeterministic: Literal["error", "warn"] = "error",
-    content_hash: bool = False,
-    window: int | None = None,
-) -> Source:
-    """Give a Loader of FFCV the options that `wrap` does not have.
-
-        loader = resumable.wrap(source(Loader(...), content_hash=True), seed=0)
-
-    Args:
-        loader: FFCV's; it is not changed.
-        keyed: whether to make random operations reproducible. False is the same as `wrap(..., randomness="off")`: the
-            order of the samples is exact, and their augmentation is FFCV's own. A mapping from types of operations of
-            your own to "sample", "batch", "late" or "plain" says how each is keyed.
-        on_nondeterministic: what to do about operations that no key can make reproducible.
-        content_hash: tell the file by all of its bytes, instead of its tables and 64 places of its content.
-        window: pages that `OrderOption.QUASI_RANDOM` shuffles together; by default twice the samples of a step
-            over all ranks.
-
-    Raises:
-        ConfigurationError: an option has a bad value.
-    """
-    modes = keyed if isinstance(keyed, Mapping) else {}
-    for kind, mode in modes.items():
-        if not isinstance(kind, type) or mode not in get_args(Mode) or mode == "mixup":
-            raise ConfigurationError(
-                f"keyed must map types of operations to sample, batch, late or plain, but it has {kind!r}: {mode!r}.\n"
-                'Their randomness would not be what you meant. Use for instance keyed={MyFlip: "sample"}.'
-            )
-    if on_nondeterministic not in {"error", "warn"}:
-        raise ConfigurationError(
-            f"on_nondeterministic must be error or warn, but it is {on_nondeterministic!r}.\n"
-            "It says what to do about operations that no key can make reproducible."
-        )
-    return Source(loader, keyed is not False, modes, on_nondeterministic, content_hash, window)
-
-
-# ------------------------------------------------------------------ warn
-#
-# The warning that an operation's randomness is not elastic.
-
-_WHY: dict[Mode, str] = {
-    "mixup": "mixes the samples of a batch",
-    "batch": "draws random numbers, and may mix the samples of a batch,",
-    "late": "draws random numbers where the batch is delivered",
-}
-
-
 def warn_of_batch(name: str, mode: Mode, stacklevel: int = 2) -> None:
-    """Warn that what an operation draws belongs to the batch.
+    """Warn that the random numbers of an operation belong to the batch.
 
     Args:
         name: of the operation's class.
-        mode: see `operations`.
-        stacklevel: frames from the caller of this function to the code that is warned.
+        mode: see `plan_for`.
+        stacklevel: frames from the caller of this function to the code that the warning is about.
     """
     way_out = (
         ""
         if mode == "late"
         else (
-            f' If the operation takes each sample by itself, say so: wrap(source(loader, keyed={{{name}: "sample"}})), '
-            "with source from resumable.backends.ffcv."
+            " If the operation handles each sample separately, declare that: "
+            f'wrap(source(loader, keyed={{{name}: "sample"}})), with source from resumable.backends.ffcv.'
         )
     )
     warnings.warn(
-        f"{name} {_WHY[mode]}, so its randomness belongs to the batch: it is exact after a resume, but changes with "
-        f'the batch size and the number of ranks.\nGive wrap(..., randomness="batch") to accept it.{way_out}',
+        f"{name} {_WHY[mode]}, so its randomness is per batch: it resumes exactly, but changes with the batch size and "
+        f'the number of ranks.\nPass wrap(..., randomness="batch") to accept this.{way_out}',
         PromiseWarning,
         stacklevel=stacklevel + 1,
     )

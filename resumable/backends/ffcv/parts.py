@@ -1,8 +1,8 @@
-"""Runs consecutive steps on parts of a batch, by as many threads as the Loader has workers.
+"""Runs consecutive steps on parts of a batch, with one thread per worker of the Loader.
 
-FFCV runs one operation after the other on the whole batch, each in parallel. Here a thread takes a few samples through
-all operations, while they are in the processor's cache, and then the next few. Compiled code without parallel loops is
-made in half of the time, and is the same for any number of workers.
+FFCV runs one operation after another on the whole batch, each in parallel. Here, a thread takes a few samples through
+all operations while they are in the processor's cache, and then the next few. Code without parallel loops compiles in
+half the time, and is the same for any number of workers.
 """
 
 from __future__ import annotations
@@ -46,52 +46,14 @@ __all__ = ["Place", "Segment", "Step", "Team", "make_step", "mixup", "places", "
 
 
 _PARTS_PER_THREAD = 4
-_PART = 4  # samples at least
-
-
-class Team:
-    """Threads that take parts of a batch: the one that asks, and `workers - 1` others.
-
-    Args:
-        workers: number of threads.
-    """
-
-    def __init__(self, workers: int) -> None:
-        self._workers = workers
-        self._others = ThreadPoolExecutor(workers - 1, "resumable-ffcv-part") if workers > 1 else None
-
-    def run(self, work: Callable[[slice], None], count: int) -> None:
-        """Call a function for parts of `0..count-1`, in any order."""
-        if self._others is None:
-            work(slice(0, count))
-            return
-        size = max(_PART, -(-count // (_PARTS_PER_THREAD * self._workers)))
-        parts = iter([slice(start, min(start + size, count)) for start in range(0, count, size)])
-        others = [self._others.submit(_work_off, work, parts) for _ in range(self._workers - 1)]
-        try:
-            _work_off(work, parts)
-        finally:
-            for other in others:
-                other.result()
-
-    def __enter__(self) -> Self:
-        return self
-
-    def __exit__(self, *_: object) -> None:
-        """End the threads."""
-        if self._others is not None:
-            self._others.shutdown()
-
-
-def _work_off(work: Callable[[slice], None], parts: Iterator[slice]) -> None:
-    for part in parts:
-        work(part)
+_PART = 4  # minimum number of samples
+_SALT = np.uint64(0x6D69787570000001)  # the same for images and labels
 
 
 class Segment:
-    """Steps that can be given parts of a batch, each with its source in this segment or before it.
+    """Steps that can run on parts of a batch; each takes the result of a step in this segment or before it.
 
-    Whether a step returns its input or its memory is found out with the first samples.
+    The first samples show whether a step returns its input or its memory.
     """
 
     def __init__(self, steps: Sequence[Step]) -> None:
@@ -111,9 +73,9 @@ class Segment:
         Args:
             team: threads.
             count: number of samples.
-            results: of the steps before; those of these steps are added.
+            results: of the earlier steps; the results of these steps are added.
             memory: arrays for each step.
-            arguments: return what a step is called with for a part of the batch.
+            arguments: returns the arguments of a step for a part of the batch.
         """
         first = 0
         if len(self._keeps_input) < len(self.steps):
@@ -147,7 +109,8 @@ def _keeps_input(step: Step, given: Sequence[Any], result: Any) -> bool:
             return keeps
     raise UnsupportedError(
         f"the operation {step.name} returns neither its input nor its memory, so its results for single samples would "
-        'be lost.\nSay keyed={TheOperation: "batch"} for it, or let it write to one of the two and return that.'
+        f'be lost.\nPass keyed={{{step.name}: "batch"}} to source(), or let the operation write to one of the two and '
+        "return that."
     )
 
 
@@ -163,17 +126,43 @@ def _is_row_of(result: Any, candidate: Any) -> bool:
     return bool(same_memory and result.shape == candidate.shape and result.dtype == candidate.dtype)
 
 
-# ------------------------------------------------------------------ steps
-#
-# The steps of a pipeline: one for each operation, in an order in which each finds the results that it takes.
+class Team:
+    """Threads that work on parts of a batch: the calling thread, and `workers - 1` others.
+
+    Args:
+        workers: number of threads.
+    """
+
+    def __init__(self, workers: int) -> None:
+        self._workers = workers
+        self._others = ThreadPoolExecutor(workers - 1, "resumable-ffcv-part") if workers > 1 else None
+
+    def run(self, work: Callable[[slice], None], count: int) -> None:
+        """Call a function for parts of `0..count-1`, in any order."""
+        if self._others is None:
+            work(slice(0, count))
+            return
+        size = max(_PART, -(-count // (_PARTS_PER_THREAD * self._workers)))
+        parts = iter([slice(start, min(start + size, count)) for start in range(0, count, size)])
+        others = [self._others.submit(_work_off, work, parts) for _ in range(self._workers - 1)]
+        try:
+            _work_off(work, parts)
+        finally:
+            for other in others:
+                other.result()
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Stop the threads."""
+        if self._others is not None:
+            self._others.shutdown()
 
 
-class Place(NamedTuple):
-    """Where an operation stands: its node, and a number made of its pipeline's name and its place in that."""
-
-    node: Any
-    operation: Operation
-    salt: int
+def _work_off(work: Callable[[slice], None], parts: Iterator[slice]) -> None:
+    for part in parts:
+        work(part)
 
 
 @dataclass(frozen=True, slots=True)
@@ -185,11 +174,11 @@ class Step:
         node: number of its node in FFCV's graph.
         source: number of the node whose result it takes; None for a decoder.
         field: name of a decoder's metadata.
-        mode: see `operations`.
+        mode: see `plan_for`.
         call: the function.
         indices: whether the function takes the sample indices.
-        divides: whether parts of a batch can be given to it one by one, and by several threads.
-        clears: whether it leaves a part of its memory unwritten, as a decoder of bytes of any length does.
+        divides: whether several threads can run it on parts of a batch.
+        clears: whether it leaves part of its memory unwritten, as a decoder of bytes of any length does.
     """
 
     name: str
@@ -203,8 +192,16 @@ class Step:
     clears: bool
 
 
+class Place(NamedTuple):
+    """The position of an operation: its node, and a number derived from its pipeline's name and position there."""
+
+    node: Any
+    operation: Operation
+    salt: int
+
+
 def places(graph: Graph) -> Iterator[Place]:
-    """Yield the places of a graph, each after the one whose result it takes."""
+    """Yield the places of a graph, each after the place whose result it takes."""
     waiting, done = list(_in_pipelines(graph)), set[int]()
     while waiting:
         ready = [place for place in waiting if place.node.parent is None or result_of(place.node.parent) in done]
@@ -223,12 +220,12 @@ def _in_pipelines(graph: Graph) -> Iterator[Place]:
 
 
 def result_of(node: Any) -> int:
-    """Return the number of the node whose result a node stands for."""
+    """Return the number of the node that computes a node's result."""
     return result_of(node.parent) if isinstance(node, RefNode) else int(node.id)
 
 
 def make_step(place: Place, function: Any, mode: Mode, query: Any, *, workers: int) -> Step:
-    """Compile an operation, keyed as its mode says."""
+    """Compile an operation, with the seeding of its mode."""
     node, operation = place.node, place.operation
     decodes = isinstance(node, DecoderNode)
     divides = node.is_jitted and (mode == "sample" or (mode == "plain" and is_ffcvs(operation)))
@@ -264,28 +261,24 @@ def _transform(place: Place, function: Any, mode: Mode, buffers: int, *, paralle
     return compile_function(function, parallel=parallel) if place.node.is_jitted else function
 
 
-# ------------------------------------------------------------------ mixing
-#
-# FFCV's mixup, with the proportions drawn from the batch's key, the same for the images and for their labels.
-#
-# FFCV itself seeds the generator with the last index of the batch, so that every epoch and every seed have the same
-# proportions where the same sample comes last. And it draws them in a parallel loop, in which each thread draws from a
-# generator of its own: with several workers, the proportions of images and of their labels are not the same.
-
-_SALT = np.uint64(0x6D69787570000001)  # one for images and labels
-
-
 def mixup(operation: ImageMixup | LabelMixup, *, parallel: bool) -> Any:
-    """Return a function of `(input, memory, batch key, indices)` that does what a mixup operation does."""
+    """Return a function of `(input, memory, batch key, indices)` that does the same as a mixup operation.
+
+    Its proportions come from the batch's key, and are the same for images and labels.
+
+    FFCV itself seeds the generator with the last index of the batch. So if the same sample comes last, the proportions
+    are the same in every epoch and with every seed. It also generates them in a parallel loop, and each thread has its
+    own generator, so with several workers, images and labels get different proportions.
+    """
     proportions = compile_function(_proportions(operation))
 
-    def of_images(images: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # a keyed batch's signature
+    def of_images(images: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # the signature of a batch
         shares = proportions(key, len(images))
         for i in prange(len(images)):
             memory[i] = shares[i] * images[i] + (1 - shares[i]) * images[i - 1]
         return memory
 
-    def of_labels(labels: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # a keyed batch's signature
+    def of_labels(labels: Any, memory: Any, key: Any, indices: Any) -> Any:  # noqa: ARG001  # the signature of a batch
         shares = proportions(key, len(labels))
         for i in range(len(labels)):
             memory[i, 0] = labels[i][0]
@@ -305,10 +298,10 @@ def _proportions(operation: ImageMixup | LabelMixup) -> Any:
         seed_generator(mixed(key, salt))
         shares = np.empty(count)
         if same:
-            shares[:] = np.random.beta(alpha, alpha)  # noqa: NPY002  # compiled code draws from it
+            shares[:] = np.random.beta(alpha, alpha)  # noqa: NPY002  # the generator of compiled code
         else:
             for i in range(count):
-                shares[i] = np.random.beta(alpha, alpha)  # noqa: NPY002  # compiled code draws from it
+                shares[i] = np.random.beta(alpha, alpha)  # noqa: NPY002  # the same
         return shares
 
     return proportions

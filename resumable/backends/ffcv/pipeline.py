@@ -1,4 +1,4 @@
-"""The operations of a Loader as steps, compiled and keyed. FFCV's own objects are left as they are."""
+"""The operations of a Loader as steps, compiled and keyed. FFCV's own objects are not modified."""
 
 from __future__ import annotations
 
@@ -34,30 +34,11 @@ __all__ = ["Job", "Memory", "Pipeline", "Planned"]
 
 _ALL = slice(None)
 _DRAWS_LATE = (
-    "{} is compiled and draws random numbers, and is to run where the batch is delivered.\nNo key reaches compiled "
-    'code there, so a resumed run would get other augmentations. Do not say that it is "late"; or give '
-    'wrap(..., randomness="off") for the exact order alone.'
+    "{} is compiled and uses random numbers, but runs where the batch is delivered.\nCompiled code cannot be seeded "
+    'there, so a resumed run would get different augmentations. Do not declare it as "late"; or pass '
+    'wrap(..., randomness="off") to reproduce only the order.'
 )
-
-
-@dataclass(frozen=True, slots=True)
-class Planned:
-    """An operation, the code that it generates, and what is done about its randomness."""
-
-    place: Place
-    function: Any
-    plan: Plan
-
-
-@dataclass(slots=True)
-class Job:
-    """A batch in the making: its request, and the results of the steps so far."""
-
-    request: Request
-    indices: Any
-    keys: Words
-    storage: Any
-    results: dict[int, Any]
+_ALIGNMENT = 64
 
 
 class Pipeline:
@@ -68,7 +49,7 @@ class Pipeline:
         told: modes of operations by their type, from the user; None to leave all randomness to FFCV.
 
     Attributes:
-        watched: names of late operations, by their nodes, of which is told once that they draw random numbers.
+        watched: names of late operations, by node; a warning is shown when one of them first uses random numbers.
     """
 
     def __init__(self, loader: Loader, told: Mapping[type, Mode] | None) -> None:
@@ -78,7 +59,7 @@ class Pipeline:
         self._generate()
 
     def _generate(self) -> None:
-        Compiler.set_num_threads(self._loader.num_workers)  # the code is generated for as many; FFCV does so, too
+        Compiler.set_num_threads(self._loader.num_workers)  # the generated code depends on it; FFCV does the same
         queries, code = _requirements(self._loader)
         self.planned = self._plan(code)
         workers = self._loader.num_workers
@@ -99,8 +80,8 @@ class Pipeline:
             node, operation = place.node, place.operation
             if code["shared"][node.id] is not None:
                 raise UnsupportedError(
-                    f"the operation {type(operation).__qualname__} keeps memory that it shares between pipelines.\n"
-                    "What is in it when a run is resumed could be anything. Use an operation without it."
+                    f"the operation {type(operation).__qualname__} uses memory that is shared between pipelines.\n"
+                    "Its content would be undefined after a resume. Use an operation without shared memory."
                 )
             function, plan = code["operation"][node.id], Plan("plain")
             if self._told is not None:
@@ -116,18 +97,18 @@ class Pipeline:
 
     @property
     def has_late_steps(self) -> bool:
-        """Whether something is left to do where a batch is delivered."""
+        """Whether steps are left to run where a batch is delivered."""
         return bool(self._late)
 
     def begin_epoch(self, **options: Any) -> dict[int, Any]:
-        """Return the memory of all steps, by node; the operations are asked again, as image sizes may have changed."""
+        """Return the memory of all steps, by node. The operations are asked again, as image sizes may have changed."""
         if self._loader.recompile:
             self._generate()
         queries, _ = _requirements(self._loader)
         return {node: make_memory(query, **options) for node, query in queries["operation"].items()}
 
     def make(self, request: Request, storage: Any, memory: dict[int, Any], team: Team) -> Job:
-        """Do the early steps of a batch."""
+        """Run the early steps of a batch."""
         keys = request.keys
         keys = np.array(keys) if len(keys) else _keys_of_batch(request)
         job = Job(request, np.array(request.indices, np.uint64), keys, storage, {})
@@ -141,7 +122,7 @@ class Pipeline:
         return job
 
     def finish(self, job: Job, memory: dict[int, Any]) -> None:
-        """Do the late steps of a batch."""
+        """Run the late steps of a batch."""
         for step in self._late:
             name = self.watched.get(step.node)
             before = None if name is None else states()
@@ -159,7 +140,7 @@ class Pipeline:
         job.results[step.node] = step.call(*self._arguments(job, lent, step))
 
     def _arguments(self, job: Job, lent: dict[int, Any], step: Step, part: slice = _ALL) -> list[Any]:
-        """Return what a step is called with for a part of the batch."""
+        """Return the arguments of a step for a part of the batch."""
         source = job.indices if step.source is None else job.results[step.source]
         memory = lent[step.node]
         if part is not _ALL:
@@ -177,16 +158,36 @@ class Pipeline:
         return arguments
 
 
+@dataclass(frozen=True, slots=True)
+class Planned:
+    """An operation, its generated code, and how its randomness is handled."""
+
+    place: Place
+    function: Any
+    plan: Plan
+
+
+@dataclass(slots=True)
+class Job:
+    """A batch that is being made: its request, and the results of the steps so far."""
+
+    request: Request
+    indices: Any
+    keys: Words
+    storage: Any
+    results: dict[int, Any]
+
+
 def _requirements(loader: Loader) -> tuple[Any, Any]:
-    """Ask the operations what memory they need, and for their code."""
+    """Return the memory that the operations need, and their code."""
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore", ResourceWarning)  # of torch modules; FFCV has said it when the Loader was made
+        warnings.simplefilter("ignore", ResourceWarning)  # about PyTorch modules; shown when the Loader was made
         queries, code = loader.graph.collect_requirements()
     return queries, code
 
 
 def _segments(steps: list[Step]) -> Iterator[Segment | Step]:
-    """Order the steps: as many as can be given parts of a batch together, then those that take all of it, and so on."""
+    """Order the steps: those that can run together on parts of a batch, then those that need all of it, and so on."""
     waiting, done = list(steps), set[int]()
     while waiting:
         divisible: list[Step] = []
@@ -222,28 +223,33 @@ def _lend(memory: Any, count: int, *, clear: bool) -> Any:
 
 
 def _keys_of_batch(request: Request) -> Words:
-    """Derive keys of the samples from that of the batch, for randomness="batch"."""
+    """Derive the keys of the samples from the key of the batch, for randomness="batch"."""
     return random_u64(derive(request.batch_key, words=2, purpose=b"ffcv"), np.arange(request.size))
 
 
-# ------------------------------------------------------------------ memory
-#
-# Memory of the operations. It is used again only where nothing refers to it any more, so that a batch stays as it is.
-#
-# FFCV gives out views of a ring of buffers, in which a batch is overwritten as soon as the next one but a few is asked
-# for. Here each buffer is lent with an object of its own, through which every array and tensor over it goes. When that
-# object is gone, the memory is out of reach. A loop that drops each batch costs no more memory and no copies.
-
-_ALIGNMENT = 64
+def make_memory(
+    query: AllocationQuery | Sequence[AllocationQuery] | None, **options: Any
+) -> list[Memory] | Memory | None:
+    """Make the memory that an operation needs: one, several, or none."""
+    if query is None:
+        return None
+    if isinstance(query, AllocationQuery):
+        return Memory(query, **options)
+    return [Memory(part, **options) for part in query]
 
 
 class Memory:
-    """Buffers of one shape, lent one after the other.
+    """Buffers of one shape, lent one after another.
+
+    A buffer is reused only if nothing refers to it, so a batch never changes. (FFCV returns views of a ring of buffers,
+    and overwrites each batch a few batches later.) Each buffer is lent through a separate object, to which every array
+    and tensor over it refers. When that object is gone, the memory is unreachable. A loop that drops each batch needs
+    no extra memory and no copies.
 
     Args:
-        query: what an operation asked for, per sample.
+        query: the memory that an operation needs per sample.
         samples: largest number of samples.
-        keep: how many buffers to keep at most; more are made where more are held at once.
+        keep: how many buffers to keep at most; more are made while more are in use.
         pinned: whether to pin them, for copies to a GPU.
     """
 
@@ -255,7 +261,7 @@ class Memory:
         self._buffers: list[tuple[Any, Callable[[], Any]]] = []
 
     def lend(self, count: int) -> Any:
-        """Return an array or tensor of the shape `(count, *shape)`, with anything in it."""
+        """Return an array or tensor of the shape `(count, *shape)` with undefined content."""
         if self._device is not None and self._device.type != "cpu":
             return torch.empty((count, *self._shape), dtype=self._dtype, device=self._device)
         lent = np.frombuffer(memoryview(self._free()), np.uint8)
@@ -265,11 +271,11 @@ class Memory:
         return lent.view(self._dtype).reshape(self._samples, *self._shape)[:count]
 
     def _free(self) -> Any:
-        """Return a buffer that nothing refers to, put to the end of the list."""
+        """Return a buffer that nothing refers to, and move it to the end of the list."""
         number = next((number for number, (_, lent) in enumerate(self._buffers) if lent() is None), None)
         if number is None:
             buffer = self._make()
-            del self._buffers[: max(0, len(self._buffers) + 1 - self._keep)]  # who holds them keeps them alive
+            del self._buffers[: max(0, len(self._buffers) + 1 - self._keep)]  # those in use stay alive
         else:
             buffer = self._buffers.pop(number)[0]
         self._buffers.append((buffer, _no_lender))
@@ -288,14 +294,3 @@ class Memory:
 
 def _no_lender() -> None:
     return None
-
-
-def make_memory(
-    query: AllocationQuery | Sequence[AllocationQuery] | None, **options: Any
-) -> list[Memory] | Memory | None:
-    """Make the memory that an operation asks for: one, several, or none."""
-    if query is None:
-        return None
-    if isinstance(query, AllocationQuery):
-        return Memory(query, **options)
-    return [Memory(part, **options) for part in query]

@@ -1,4 +1,4 @@
-"""The indexed backend: our sampler says what is read, FFCV's compiled operations read it."""
+"""The indexed backend: our sampler determines what is read, and FFCV's compiled operations read it."""
 
 from __future__ import annotations
 
@@ -40,17 +40,19 @@ __all__ = ["FFCVBackend", "opened", "seeded"]
 
 
 _HINTS = {
-    "pipeline": "Give the Loader the pipelines that the run was started with.",
-    "sampler.window": "QUASI_RANDOM shuffles by windows of pages: give the one of the run that saved it, "
+    "pipeline": "Use the same pipelines in the Loader as in the original run.",
+    "sampler.window": "QUASI_RANDOM shuffles in windows of pages. Use the window of the original run: "
     "wrap(resumable.backends.ffcv.source(loader, window=...)).",
 }
+_PATIENCE = 1.0  # seconds between two checks for dead threads
+_IN_FLIGHT = 2
 
 
 class FFCVBackend:
-    """Reads requests through the operations of a Loader of FFCV.
+    """Reads requests with the operations of an FFCV Loader.
 
     Args:
-        source: the Loader, and the options for it.
+        source: the Loader and its options.
         options: randomness, identity, and the ranks.
     """
 
@@ -72,44 +74,37 @@ class FFCVBackend:
         self.pipeline = Pipeline(loader, told)
 
     def settings(self) -> dict[str, Any]:
-        """Return what a user has changed in the Loader."""
+        """Return the settings that a user has changed in the Loader."""
         return self._settings.changed()
 
     def set_settings(self, settings: Mapping[str, Any]) -> None:
-        """Change the Loader as `settings` says."""
+        """Apply changed settings to the Loader."""
         self._settings.change(settings)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request: a tuple with one part for each field.
 
-        The operations' settings are those at the call, and not those at the first batch.
+        The operations' settings are read at the call, not at the first batch.
         """
         source = iter(requests)
         first = next(source, None)
         if first is None:
             return iter(())
-        more = int(self._options.find_world().size > 1)  # shares may differ by one
+        more = int(self._options.find_world().size > 1)  # the shares of ranks may differ by one
         return EpochRun(self._loader, self.pipeline, chain([first], source), more).batches()
 
 
-# ------------------------------------------------------------------ epoch
-#
-# One pass over requests: a thread makes batches ahead, as many as the Loader's `batches_ahead`.
-
-_PATIENCE = 1.0  # seconds between two looks at whether somebody has died
-
-
 class EpochRun:
-    """Makes the batches of a part of an epoch.
+    """Makes batches in a second thread, as many ahead as the Loader's `batches_ahead`.
 
-    Requests are taken in the thread that iterates, as they come from a generator; the other thread only makes batches.
-    What it raises is raised where the batch would have come. It has ended when the iteration ends, in whatever way.
+    The iterating thread takes the requests, as they come from a generator. The second thread only makes batches, and an
+    error in it is raised instead of its batch. The thread has ended when the iteration ends, however it ends.
 
     Args:
         loader: FFCV's.
         pipeline: makes the batches.
         requests: at least one.
-        more: samples that another request may have more than the first.
+        more: how many more samples a later request may have than the first.
     """
 
     def __init__(self, loader: Loader, pipeline: Pipeline, requests: Iterable[Request], more: int) -> None:
@@ -130,7 +125,7 @@ class EpochRun:
 
     def batches(self) -> Iterator[Any]:
         """Yield a batch for each request."""
-        file = ExitStack()  # closed by the other thread, which uses it, at its end
+        file = ExitStack()  # the other thread uses it, and closes it at its end
         self._pages = file.enter_context(self._opened)
         thread = threading.Thread(target=self._work, args=(file,), name="resumable-ffcv", daemon=True)
         thread.start()
@@ -150,7 +145,7 @@ class EpochRun:
                 thread.join()
 
     def _ask(self) -> bool:
-        """Ask for one more batch, if there is a request; return whether any batch is to come."""
+        """Request one more batch, if there is a request; return whether any batches are still expected."""
         request = next(self._requests, None)
         if request is not None:
             point("worker.read", request)
@@ -183,17 +178,17 @@ class EpochRun:
                 wake_if_readers_died(self._pages)
 
     def _work(self, file: ExitStack) -> None:
-        """Make batches until told to stop, and leave nothing behind; in the other thread."""
+        """Make batches until stopped, and clean up; runs in the other thread."""
         numba.set_num_threads(self._workers)
         with file, self._team:
             while (asked := self._asked.get()) is not None and not self._stopped:
                 made: Any
                 try:
                     made = self._make(*asked)
-                except BaseException as error:  # noqa: BLE001  # raised again where the batch would have come
+                except BaseException as error:  # noqa: BLE001  # raised again instead of the batch
                     made = error
                 self._made.put(made)
-                del made, asked  # so that the memory is free once the batch is dropped
+                del made, asked  # to free the memory once the batch is dropped
 
     def _make(self, number: int, request: Request) -> tuple[Job, Any]:
         self._pages.start_batch(number)
@@ -203,10 +198,10 @@ class EpochRun:
 
 
 def _tell(error: BaseException) -> None:
-    """Say what raised an error.
+    """Add to an error that FFCV's pipeline raised it.
 
     Raises:
-        SampleError: it is a `StopIteration`, which would be taken for the end of the epoch.
+        SampleError: it is a `StopIteration`, which would look like the end of the epoch.
     """
     if isinstance(error, StopIteration):
         raise ended_inside("FFCV's pipeline") from error
@@ -214,15 +209,68 @@ def _tell(error: BaseException) -> None:
         note(error, "FFCV's pipeline")
 
 
-# ------------------------------------------------------------------ device
-#
-# Copies to a GPU beside the training: a stream for the thread that makes batches, and who waits for whom.
+@contextmanager
+def seeded(key: int) -> Iterator[None]:
+    """Seed the global RNGs, including those of GPUs, and restore them at the end."""
+    with isolated(key):
+        if not torch.cuda.is_available():
+            yield
+            return
+        with torch.random.fork_rng():
+            torch.cuda.manual_seed_all(key)
+            yield
 
-_IN_FLIGHT = 2
+
+def needs_all_requests(loader: Loader) -> bool:
+    """Return whether the pages of the rest of an epoch must be planned before it starts (`os_cache=False`)."""
+    return not isinstance(loader.memory_manager, OSCacheManager)
+
+
+@contextmanager
+def opened(loader: Loader, requests: Sequence[Request]) -> Iterator[Any]:
+    """Open the file for a part of an epoch. A page cache starts threads that read; all of them end at the exit."""
+    context = loader.memory_manager.schedule_epoch([np.asarray(request.indices).tolist() for request in requests])
+    context.__enter__()
+    try:
+        yield context
+    finally:
+        context.__exit__(None, None, None)
+        for thread in _readers(context):
+            thread.join()
+
+
+def wake_if_readers_died(context: Any) -> None:
+    """If all threads that read pages are dead, raise an error in the thread that waits for a page."""
+    readers = _readers(context)
+    if readers and not any(reader.is_alive() for reader in readers):
+        context.executor.loaded_queue.put(_NoReaders(context.fname))
+
+
+def _readers(context: Any) -> Any:
+    return getattr(getattr(context, "executor", None), "threads", ())
+
+
+class _NoReaders:
+    """Takes the place of a page number, and raises an error in the thread that looks it up."""
+
+    def __init__(self, name: str) -> None:
+        self._name = name
+
+    def __hash__(self) -> int:
+        raise DataError(
+            f"the threads that read {self._name} have died; the errors above say why.\n"
+            "No more pages would arrive. Check that the file still exists. The loader's state does not include this "
+            "batch."
+        )
+
+
+def find_device() -> Host:
+    """Return the GPU if there is one, otherwise the host."""
+    return Cuda() if torch.cuda.is_available() else Host()
 
 
 class Host:
-    """No GPU is there: nothing to wait for."""
+    """Without a GPU, there is nothing to wait for."""
 
     pinned = False
 
@@ -230,19 +278,19 @@ class Host:
         """Return the context in which a batch is made."""
         return nullcontext()
 
-    def made(self, results: dict[int, Any]) -> Any:  # noqa: ARG002  # the GPU's twin needs it
-        """Note that a batch was made; return what `hand_over` needs."""
+    def made(self, results: dict[int, Any]) -> Any:  # noqa: ARG002  # for the subclass
+        """Note that a batch was made; return the argument for `hand_over`."""
         return None
 
     def hand_over(self, made: Any, outputs: tuple[Any, ...]) -> None:
-        """Let the consumer's work wait for the batch."""
+        """Make the consumer's work wait for the batch."""
 
 
 class Cuda(Host):
-    """Batches are made in a stream of their own.
+    """Makes batches in a separate stream, so copies to the GPU overlap with the training.
 
-    Memory on the GPU comes fresh from torch's allocator for every batch, which learns by `record_stream` that the
-    consumer uses it. Pinned memory is held until the copies from it are over.
+    PyTorch's allocator provides new GPU memory for every batch, and `record_stream` tells it that the consumer uses
+    that memory. Pinned memory is kept until the copies from it are done.
     """
 
     pinned = True
@@ -256,7 +304,7 @@ class Cuda(Host):
         return torch.cuda.stream(self._stream)
 
     def made(self, results: dict[int, Any]) -> Any:
-        """Note that a batch was made, and wait for the copies of the batches before the last one."""
+        """Note that a batch was made, and wait for the copies of batches before the last two."""
         event = torch.cuda.Event()  # type: ignore[no-untyped-call]  # torch's own gap
         event.record(self._stream)
         self._copying.append((event, dict(results)))
@@ -265,73 +313,9 @@ class Cuda(Host):
         return event
 
     def hand_over(self, made: Any, outputs: tuple[Any, ...]) -> None:
-        """Let the consumer's stream wait for the batch, and tell the allocator that it uses it."""
+        """Make the consumer's stream wait for the batch, and tell the allocator that it uses the batch."""
         stream = torch.cuda.current_stream()
         stream.wait_event(made)
         for output in outputs:
             if isinstance(output, torch.Tensor) and output.is_cuda:
                 output.record_stream(stream)
-
-
-def find_device() -> Host:
-    """Return what there is."""
-    return Cuda() if torch.cuda.is_available() else Host()
-
-
-@contextmanager
-def seeded(key: int) -> Iterator[None]:
-    """Seed the global generators, those of GPUs too, and put them back as they were at the end."""
-    with isolated(key):
-        if not torch.cuda.is_available():
-            yield
-            return
-        with torch.random.fork_rng():
-            torch.cuda.manual_seed_all(key)
-            yield
-
-
-# ------------------------------------------------------------------ pages
-#
-# FFCV's memory managers for a part of an epoch: nothing of theirs is left behind, no thread waits for a dead one.
-
-
-def needs_all_requests(loader: Loader) -> bool:
-    """Return whether the pages of the whole rest of an epoch are planned before it begins (`os_cache=False`)."""
-    return not isinstance(loader.memory_manager, OSCacheManager)
-
-
-@contextmanager
-def opened(loader: Loader, requests: Sequence[Request]) -> Iterator[Any]:
-    """Open the file; with a cache of pages, start the threads that read them and end them afterwards."""
-    context = loader.memory_manager.schedule_epoch([np.asarray(request.indices).tolist() for request in requests])
-    context.__enter__()
-    try:
-        yield context
-    finally:
-        context.__exit__(None, None, None)
-        for thread in _readers(context):
-            thread.join()
-
-
-def wake_if_readers_died(context: Any) -> None:
-    """Make the thread that waits for a page fail where no thread is left to read it, as it would wait forever."""
-    readers = _readers(context)
-    if readers and not any(reader.is_alive() for reader in readers):
-        context.executor.loaded_queue.put(_NoReaders(context.fname))
-
-
-def _readers(context: Any) -> Any:
-    return getattr(getattr(context, "executor", None), "threads", ())
-
-
-class _NoReaders:
-    """In the place of a page's number, raises in the thread that looks it up."""
-
-    def __init__(self, name: str) -> None:
-        self._name = name
-
-    def __hash__(self) -> int:
-        raise DataError(
-            f"the threads that read {self._name} have died: see above for why.\n"
-            "No further page would come. Is the file still there? The loader's state is that before this batch."
-        )

@@ -1,4 +1,4 @@
-"""The backends of `tf.data` pipelines: with TensorFlow's own state, and by replay."""
+"""The backends of `tf.data` pipelines: one uses TensorFlow's own state, the other replays."""
 
 from __future__ import annotations
 
@@ -32,18 +32,18 @@ __all__ = ["Counters", "Datasets", "NativeBackend", "ReplayBackend", "Stream", "
 _LARGE = 64 * 2**20
 _HINTS = {
     **dict.fromkeys(
-        ("elements", "operations", "parameters", "functions"), "Build the pipeline as in the run that saved the state."
+        ("elements", "operations", "parameters", "functions"), "Build the same pipeline as in the original run."
     ),
-    "tensorflow": "Use the TensorFlow of the run that saved the state.",
-    "data": "The files, or the values that the pipeline was made of, are others. Give those of the run that saved the "
-    "state; if only their names changed, give both runs the same wrap(..., identity=...).",
+    "tensorflow": "Use the TensorFlow version of the original run.",
+    "data": "The files or values in the pipeline differ. Use the same ones as in the original run; if only their names "
+    "changed, use the same wrap(..., identity=...) in both runs.",
 }
-# Names and values that must be the same in the run that took a snapshot and the one that restores it.
+# Names and values that must be the same in the run that saves a snapshot and the run that restores it.
 _Identity = dict[str, str]
 _SNAPSHOT_HINTS = {
-    "tensorflow": "Use the version of TensorFlow that the run was started with.",
-    "structure": "Build the pipeline as it was: the same operations, batch sizes, buffer sizes and element types.",
-    "strategy": "Give tfdata.source(..., strategy=...) the strategy of the run that was stopped.",
+    "tensorflow": "Use the TensorFlow version of the original run.",
+    "structure": "Build the same pipeline: the same operations, batch sizes, buffer sizes and element types.",
+    "strategy": "Pass tfdata.source(..., strategy=...) the strategy of the original run.",
 }
 _log = logging.getLogger("resumable")
 
@@ -52,11 +52,11 @@ class ReplayBackend:
     """A pipeline that is opened again and skipped through.
 
     Args:
-        datasets: gives the dataset of an epoch.
-        identity: what tells the pipeline from others.
+        datasets: returns the dataset of an epoch.
+        identity: identifies the pipeline.
         strategy: "replay", or how the state is saved.
-        convert: applied to each element that is delivered.
-        length: elements per epoch; None where TensorFlow does not know it.
+        convert: applied to each delivered element.
+        length: elements per epoch; None if TensorFlow does not know it.
     """
 
     snapshot_every = 1
@@ -81,12 +81,12 @@ class ReplayBackend:
         )
 
     def open(self, epoch: int) -> Iterator[Any]:
-        """Begin a pass over the dataset of an epoch."""
+        """Start a pass over the dataset of an epoch."""
         return Stream(self._checked(epoch), self._convert)
 
     def _checked(self, epoch: int) -> Any:
         dataset = self._datasets.of(epoch)
-        if self._datasets.per_epoch:  # the first one was looked at when it was wrapped; this is another one
+        if self._datasets.per_epoch:  # only the first dataset was checked by wrap
             check_pipeline(Graph(dataset))
         return dataset
 
@@ -94,12 +94,12 @@ class ReplayBackend:
 class NativeBackend(ReplayBackend):
     """A pipeline with TensorFlow's own state.
 
-    An epoch depends on the pipeline and its number only: what shuffles count their passes by is set when it begins. So
+    An epoch depends only on the pipeline and the epoch's number, as the counters of shuffles are set when it starts. So
     there is nothing to save between two epochs.
 
     Args:
-        given: what `ReplayBackend` takes.
-        also: other strategies that were possible. A run that was started with one of them goes on with that.
+        given: the arguments of `ReplayBackend`.
+        also: other strategies that were possible. A run that was started with one of them continues with it.
         snapshot_every: steps between two states that are taken in advance.
     """
 
@@ -110,7 +110,7 @@ class NativeBackend(ReplayBackend):
         super().__init__(*given)
         self._possible = (self._strategy, *also)
         self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
-        self._dataset: Any = None  # of all epochs, looked at once
+        self._dataset: Any = None  # of all epochs, checked once
         self._counters: Counters | None = None
         self._sealed_with: _Identity = {}
         self._stream: Stream | None = None
@@ -118,22 +118,22 @@ class NativeBackend(ReplayBackend):
 
     @property
     def other_kinds(self) -> dict[str, Callable[[], None]]:
-        """The strategies that were possible."""
+        """The possible strategies."""
         return {f"tf.data/{one}": partial(self._become, one) for one in self._possible}
 
     def _become(self, strategy: str) -> None:
         self.close()
         self.kind, self._strategy, self._dataset = f"tf.data/{strategy}", strategy, None
-        _log.info("tf.data: resumes by %s: the run that saved the state did", strategy)
+        _log.info("tf.data: resumes with %s, as in the run that saved the state", strategy)
 
     def open(self, epoch: int) -> Iterator[Any]:
-        """Begin a pass over the dataset of an epoch; an endless one goes on where it was left."""
+        """Start a pass over the dataset of an epoch; an endless dataset continues where it was left."""
         if self._endless and self._stream is not None:
             return self._stream
         return self._new(epoch)
 
     def snapshot(self) -> dict[str, Any]:
-        """Return TensorFlow's state after the element that was given last; nothing between two epochs."""
+        """Return TensorFlow's state after the last yielded element; an empty one between two epochs."""
         stream = self._stream
         if stream is None or stream.ended:
             return {"between": True}
@@ -143,7 +143,7 @@ class NativeBackend(ReplayBackend):
         return sealed
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Make an iterator, compare the snapshot with the pipeline, and bring the iterator to it."""
+        """Make an iterator, compare the snapshot with the pipeline, and restore the iterator."""
         self.close()
         if snapshot == {"between": True}:
             return iter(())
@@ -156,7 +156,7 @@ class NativeBackend(ReplayBackend):
             raise StateMismatchError(
                 f"TensorFlow could not restore its state of this tf.data pipeline: {error.message}\n"
                 f"  in the checkpoint: a state of {len(state)} bytes\n  in this run:       {self.identity}\n"
-                "Nothing was read. Build the pipeline as it was, or load another checkpoint."
+                "Nothing was read. Build the same pipeline as in the original run, or load a different checkpoint."
             ) from error
         return stream
 
@@ -169,7 +169,7 @@ class NativeBackend(ReplayBackend):
         return self._stream
 
     def _prepared(self, epoch: int) -> Any:
-        """Return the dataset with the kind of state that its iterators are to have."""
+        """Return the dataset, set to the kind of state that its iterators use."""
         if self._dataset is None or self._datasets.per_epoch:
             dataset = self._checked(epoch)
             graph = Graph(dataset)
@@ -183,7 +183,7 @@ class NativeBackend(ReplayBackend):
         return self._dataset
 
     def close(self) -> None:
-        """End TensorFlow's threads."""
+        """Stop TensorFlow's threads."""
         if self._stream is not None:
             self._stream.stop()
             self._stream = None
@@ -199,25 +199,26 @@ def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> st
     other = (
         ""
         if kind.endswith("symbolic")
-        else ("The state has the elements of every buffer, as one of its operations has no symbolic state; ")
+        else ("It contains the elements of every buffer, because one of the operations has no symbolic state. ")
     )
     return (
-        f"the state of this tf.data pipeline has {size / 2**20:.0f} MB, and is written with each checkpoint: a state "
-        f"is not small here.\nThe pipeline: {identity['operations']}. {other}shuffle() and cache() put their elements "
-        "into it. Shuffle before images are decoded (file names, or bytes), use a smaller buffer, leave cache() out, "
-        'or read by index: a TFDS builder or a data source has states below 1 kB. With ack="manual" (and with '
-        f"Lightning) one is taken in advance every {every} steps: tfdata.source(..., snapshot_every=1000) takes fewer."
+        f"the state of this tf.data pipeline has {size / 2**20:.0f} MB, which are written with each checkpoint.\n"
+        f"The pipeline: {identity['operations']}. {other}The elements in shuffle() and cache() are part of the state. "
+        "To make it smaller, shuffle before images are decoded (file names, or bytes), use a smaller buffer, or remove "
+        "cache(). Or read by index: a TFDS builder or a data source has states below 1 kB. With "
+        'ack="manual" (and with Lightning), a state is taken in advance every '
+        f"{every} steps. Use tfdata.source(..., snapshot_every=1000) to take fewer."
     )
 
 
 @dataclass(frozen=True, slots=True)
 class Datasets:
-    """Gives the dataset of an epoch.
+    """Returns the dataset of an epoch.
 
     Args:
         of: takes the epoch, and returns the dataset.
-        per_epoch: it is built again for each epoch, so that it does not depend on earlier ones. Else it is one dataset,
-            and TensorFlow counts its passes, for shuffles that differ.
+        per_epoch: whether the dataset is rebuilt for each epoch, and so does not depend on earlier ones. Otherwise, it
+            is one dataset, and TensorFlow counts its passes for shuffles that differ.
     """
 
     of: Callable[[int], Any]
@@ -251,66 +252,67 @@ class Stream:
         return self._convert(element)
 
     def save(self) -> bytes:
-        """Return TensorFlow's state of the iterator: text of base64."""
+        """Return TensorFlow's state of the iterator, as base64 text."""
         state: bytes = self._inner.save().numpy()
         return state
 
     def restore(self, state: bytes) -> None:
-        """Bring the iterator to a state, which must be one of the same pipeline: TensorFlow does not check it."""
+        """Restore the iterator to a state, which must be from the same pipeline: TensorFlow does not check it."""
         self._inner.restore(tf.constant(state))
 
     def stop(self) -> None:
-        """End TensorFlow's threads, which may otherwise go on to draw from what passes have in common."""
+        """Stop TensorFlow's threads, which may otherwise continue to use resources that all passes share."""
         self._inner = None
 
 
 def _with_symbolic_state(dataset: Any, *, symbolic: bool) -> Any:
-    """Return the dataset with the kind of native state that its iterators are to have."""
+    """Return the dataset, set to the kind of native state that its iterators use."""
     options = tf.data.Options()
     options.experimental_symbolic_checkpoint = symbolic
     return dataset.with_options(options)
 
 
 def is_endless(dataset: Any) -> bool:
-    """Return whether a dataset is repeated for ever, so that it has one epoch only."""
+    """Return whether a dataset repeats forever, so it has only one epoch."""
     return int(dataset.cardinality()) == int(tf.data.INFINITE_CARDINALITY)
 
 
 def _seal(state: bytes, identity: _Identity) -> dict[str, Any]:
-    """Return a snapshot: the state, its checksum, and what it belongs to."""
+    """Return a snapshot: the state, its checksum, and the identity of its pipeline."""
     return {"state": state, "checksum": _checksum(state), **identity}
 
 
 def _unseal(snapshot: Any, identity: _Identity) -> bytes:
     """Return TensorFlow's bytes of a snapshot that belongs to this pipeline.
 
-    TensorFlow restores the state of one pipeline into another one without an error, with other samples or a crash of
-    the process. So everything is compared first, also where the loader was told to accept differences.
+    TensorFlow restores the state of one pipeline into a different one without an error, but with wrong samples or a
+    crash of the process. So everything is compared first, even if the loader accepts differences.
 
     Raises:
-        StateFormatError: it is damaged.
-        StateMismatchError: it belongs to another pipeline, version or strategy.
+        StateFormatError: the snapshot is damaged.
+        StateMismatchError: the snapshot belongs to a different pipeline, version or strategy.
     """
     try:
         state, checksum = snapshot["state"], snapshot["checksum"]
         now = _checksum(state)
     except (KeyError, TypeError) as error:
         raise StateFormatError(
-            f"the snapshot of the tf.data pipeline is damaged: {error}.\nNothing was restored. Load another checkpoint."
+            f"the snapshot of the tf.data pipeline is damaged: {error}.\nNothing was restored. Load a different "
+            "checkpoint."
         ) from error
     if now != checksum:
         raise StateFormatError(
-            "the snapshot of the tf.data pipeline is damaged: its bytes have another checksum.\n"
+            "the snapshot of the tf.data pipeline is damaged: its checksum does not match.\n"
             f"  in the checkpoint: {checksum}\n  in this run:       {now} of {len(state)} bytes\n"
-            "TensorFlow could crash on them. Load another checkpoint."
+            "TensorFlow could crash on it. Load a different checkpoint."
         )
     for name, own in identity.items():
         if snapshot.get(name) != own:
             raise StateMismatchError(
-                f"the {name} of the tf.data pipeline differs from the checkpoint's, and TensorFlow would restore it "
-                "all the same: with other samples, or with a crash of this process.\n"
+                f"the {name} of the tf.data pipeline differs from the checkpoint's. TensorFlow would restore it "
+                "anyway, with wrong samples or a crash of this process.\n"
                 f"  in the checkpoint: {snapshot.get(name)}\n  in this run:       {own}\n{_SNAPSHOT_HINTS[name]} "
-                "strict=False cannot help here."
+                "strict=False does not skip this check."
             )
     return bytes(state)
 
@@ -320,11 +322,11 @@ def _checksum(state: bytes) -> str:
 
 
 class Counters:
-    """The counters by which a pipeline's shuffles know how often they were passed over, set to what an epoch needs.
+    """Sets the counters that tell a pipeline's shuffles how many passes were made, to the value for an epoch.
 
-    A shuffle that gives another order in each pass counts its passes in a resource of the process. An iterator's state
-    has that count only while the shuffle is being read, and TensorFlow has no way to set it. But another dataset may
-    use the same resource, and the state of *its* iterator is nothing but the count.
+    A shuffle with a different order in each pass counts its passes in a resource of the process. An iterator's state
+    contains that count only while the shuffle is being read, and TensorFlow has no function to set it. But a second
+    dataset may use the same resource, and the state of *its* iterator is just the count.
 
     Args:
         graph: of the pipeline.
@@ -339,7 +341,7 @@ class Counters:
             self._per_pass *= max(count, 1)
 
     def set_to(self, epoch: int) -> None:
-        """Make the next pass that of an epoch, whatever was read before."""
+        """Set the counters for the next pass to be a given epoch, whatever was read before."""
         for counter in self._counters:
             counter.set_to(1 + epoch * self._per_pass)
 
@@ -355,11 +357,11 @@ class _Counter:
 
     def __init__(self, seed: Any, seed2: Any, resource: Any) -> None:
         self._seeds, self._resource = (seed, seed2), resource
-        self._model: Any = None  # a counter of the same seeds that was counted up here
+        self._model: Any = None  # a counter with the same seeds, incremented here
         self._count = 0
 
     def set_to(self, count: int) -> None:
-        """Set it to a number of passes, at least 1: an iterator's state has the count after its own beginning."""
+        """Set it to a number of passes, at least 1: an iterator's state has the count after its own start."""
         if self._model is None or count < self._count:
             self._model = tf.raw_ops.AnonymousSeedGenerator(seed=self._seeds[0], seed2=self._seeds[1], reshuffle=True)
             self._count, self._state = 0, None
@@ -371,7 +373,7 @@ class _Counter:
 
     def _iterator(self, resource: Any) -> Any:
         shuffle = tf.raw_ops.ShuffleDatasetV3(
-            input_dataset=tf.data.Dataset.range(1)._variant_tensor,  # noqa: SLF001  # what the op takes
+            input_dataset=tf.data.Dataset.range(1)._variant_tensor,  # noqa: SLF001  # the op needs it
             buffer_size=tf.constant(1, tf.int64),
             seed=self._seeds[0],
             seed2=self._seeds[1],
@@ -384,7 +386,7 @@ class _Counter:
 
 
 def _tensors_of(graph: Graph, names: list[tuple[str, str, str]]) -> list[tuple[Any, Any, Any]]:
-    """Return constants of the graph as tensors; TensorFlow makes them of their definitions."""
+    """Return constants of the graph as tensors, which TensorFlow makes from their definitions."""
     if not names:
         return []
     definition = tf.compat.v1.GraphDef()

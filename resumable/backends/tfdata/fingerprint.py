@@ -1,7 +1,7 @@
-"""What tells one pipeline from another, in any process: names, constants, functions and data, each by itself.
+"""The fingerprint of a pipeline, the same in any process: names, constants, functions and data, each separately.
 
-TensorFlow counts up the names of nodes, functions and resources, and writes nodes in an order of its own. So each node
-is known by its operation, its attributes and what feeds it, and by nothing else.
+TensorFlow numbers the names of nodes, functions and resources, and writes nodes in an arbitrary order. So each node is
+identified only by its operation, its attributes and its inputs.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ if TYPE_CHECKING:
 __all__ = ["Fingerprint", "short"]
 
 _WIDTH = 150
-# Speed, not content: the stream and the state are the same with any of them.
+# They change the speed, but not the stream or the state.
 _TUNING = {
     "num_parallel_calls",
     "metadata",
@@ -29,7 +29,7 @@ _TUNING = {
     "use_unbounded_threadpool",
     "parallel_copy",
 } | {*("force_synchronous", "sloppy", "deterministic", "replicate_on_split")}
-# What follows from the rest, or is about how it runs.
+# Derived from the rest, or about how it runs.
 _DERIVED = {
     "token",
     "output_types",
@@ -44,7 +44,7 @@ _SEEDS = {"seed", "seed2"}
 
 
 def short(text: str) -> str:
-    """Return a text of at most 150 characters: a longer one ends with the digest of it."""
+    """Return a text of at most 150 characters; if it is longer, it is shortened and ends with its digest."""
     return text if len(text) <= _WIDTH else f"{text[: _WIDTH - 20]}... {_digest([text])}"
 
 
@@ -52,16 +52,16 @@ class Fingerprint:
     """The fingerprint of a pipeline.
 
     Args:
-        graph: its graph.
+        graph: the pipeline's graph.
         dataset: the dataset itself.
 
     Attributes:
-        elements: what its elements are made of.
-        operations: the datasets it is made of, and what feeds what.
+        elements: the structure of its elements.
+        operations: the datasets that it consists of, and how they are connected.
         parameters: their numbers, such as batch sizes and seeds.
-        functions: digest of the functions that it maps with.
+        functions: digest of its functions, such as those of map().
         data: digest of the text and arrays in it, such as file names.
-        structure: digest of all that TensorFlow relies on when it restores a state, without checking it.
+        structure: digest of everything that TensorFlow relies on, but does not check, when it restores a state.
     """
 
     def __init__(self, graph: Graph, dataset: Any) -> None:
@@ -82,7 +82,7 @@ class Fingerprint:
         self.structure = _digest([str(dataset.element_spec), operations, *bare, *nested])
 
     def _chain(self, reference: str) -> str:
-        """Write what feeds what: `Range > Shuffle > Batch`, with brackets where something has several inputs."""
+        """Return how datasets are connected: `Range > Shuffle > Batch`, with brackets around several inputs."""
         node = self._graph.top[_node_of(reference)]
         inputs = [one for one in node.input if "Dataset" in self._graph.top[_node_of(one)].op]
         chains = [self._chain(one) for one in inputs]
@@ -93,7 +93,7 @@ class Fingerprint:
         return f"{before} > {plain_name(node.op)}" if before else plain_name(node.op)
 
     def _parameters(self, operation: Operation, *, seeds: bool) -> str:
-        """Write the numbers of an operation at the top: `Batch 32 True`."""
+        """Return the numbers of an operation at the top: `Batch 32 True`."""
         values = []
         for name in self._graph.inputs(operation):
             if name in _TUNING or (name in _SEEDS and not seeds):
@@ -107,12 +107,12 @@ class Fingerprint:
         return " ".join([plain_name(operation.node.op), *values]) if values else ""
 
     def _content_behind(self, reference: str, known: dict[str, str], *, numbers: bool = False) -> str:
-        """Return the digest of the constants that feed a node, in the order of its inputs; empty where there is none.
+        """Return the digest of the constants that a node depends on, in the order of its inputs; empty without any.
 
         Args:
-            reference: names the node.
-            known: digests of nodes that were seen.
-            numbers: a single integer is data, too: a function uses it, or it is an element.
+            reference: the node.
+            known: digests of earlier nodes.
+            numbers: whether a single integer is data: it is an element, or a function uses it.
         """
         node = self._graph.top[_node_of(reference)]
         if node.op == "Const":
@@ -123,12 +123,12 @@ class Fingerprint:
             inputs = enumerate(_data_inputs(node))
             parts = [self._content_behind(one, known, numbers=place in lists) for place, one in inputs]
             found = [part for part in parts if part]
-            # What adds no data, such as options or a number of parallel calls, leaves no trace.
+            # Inputs without data, such as options or a number of parallel calls, leave no trace.
             known[node.name] = _digest(found) if len(found) > 1 else "".join(found)
         return known[node.name]
 
     def _texts(self) -> Iterator[str]:
-        """Yield a digest of each text in a function; its other constants belong to the digest of the function."""
+        """Yield a digest of each text in a function; its other constants are part of the function's digest."""
         for operation in self._graph.operations:
             if operation.function and operation.node.op == "Const":
                 tensor = operation.node.attr["value"].tensor
@@ -142,7 +142,7 @@ class Fingerprint:
         return self._known[name]
 
     def attribute(self, value: Any) -> bytes | str:
-        """Return what an attribute says; a function by its digest."""
+        """Return the value of an attribute; for a function, its digest."""
         if value.HasField("func"):
             return self.function(value.func.name)
         if value.list.func:
@@ -153,18 +153,18 @@ class Fingerprint:
         return content
 
     def function(self, name: str) -> str:
-        """Return the digest of a function, or the name of an operation that is none."""
+        """Return the digest of a function; the name itself if it is not a function."""
         return self._function(name) if name in self._graph.functions else name
 
 
 class _Body:
-    """One function: its nodes by what they do and what feeds them."""
+    """One function: its nodes, by their operation and inputs."""
 
     def __init__(self, function: Any, whole: Fingerprint) -> None:
         self._function, self._whole = function, whole
         self._nodes = {node.name: node for node in function.node_def}
         self._known = {argument.name: f"argument {place}" for place, argument in enumerate(_arguments(function))}
-        # TFDS hands the keys of an example over in the order of a set, which is another one in each process.
+        # TFDS passes the keys of an example in the order of a set, which differs between processes.
         self._unordered = any("Parse" in node.op and "Example" in node.op for node in function.node_def)
 
     def digest(self) -> str:
@@ -177,7 +177,7 @@ class _Body:
         return _digest([*(self._reference(end) for end in ends), *effects])
 
     def _visit(self, references: Iterable[str]) -> None:
-        """Label all nodes, each after what feeds it; without recursion, as functions are long."""
+        """Label all nodes, each after its inputs; without recursion, as functions are long."""
         waiting = [_node_of(one) for one in references]
         while waiting:
             name = waiting[-1]
@@ -231,12 +231,12 @@ def _is_data(tensor: Any) -> bool:
 
 
 def _is_plain(tensor: Any) -> bool:
-    """Return whether a constant is a value, and no handle of this process."""
+    """Return whether a constant is a value rather than a handle of this process."""
     return tensor.dtype not in {tf.resource.as_datatype_enum, tf.variant.as_datatype_enum}
 
 
 def _content(tensor: Any) -> bytes:
-    """Return the bytes of a constant, without the process's name for a resource."""
+    """Return the bytes of a constant, without the name that a resource has in this process."""
     if tensor.dtype == tf.resource.as_datatype_enum:
         return b"resource"
     content: bytes = tensor.SerializeToString(deterministic=True)

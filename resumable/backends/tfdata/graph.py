@@ -1,6 +1,6 @@
-"""The graph of a pipeline: its operations, those in its functions, their constants; and which cannot be resumed.
+"""The graph of a pipeline: its operations, those in its functions, and their constants; and which cannot be resumed.
 
-TensorFlow writes it for a dataset that exists. Nothing is read and no iterator is made for it.
+TensorFlow writes it for an existing dataset. No data is read and no iterator is made for it.
 """
 
 from __future__ import annotations
@@ -33,7 +33,7 @@ __all__ = [
 ]
 
 
-_IGNORE_STATE = 1  # the external_state_policy that writes the graph of stateful operations, too
+_IGNORE_STATE = 1  # the external_state_policy that also writes the graph of stateful operations
 
 
 class Graph:
@@ -55,7 +55,7 @@ class Graph:
 
     @cached_property
     def operations(self) -> list[Operation]:
-        """All operations, first those at the top."""
+        """All operations, starting with those at the top."""
         inside = [Operation(node, name) for name, function in self.functions.items() for node in function.node_def]
         return [Operation(node, "") for node in self.top.values()] + inside
 
@@ -69,7 +69,7 @@ class Graph:
         return any(operation.node.op in ops for operation in self.operations)
 
     def inputs(self, operation: Operation) -> dict[str, str]:
-        """Return the inputs of an operation by the names of its arguments; of several for one argument, the first."""
+        """Return the inputs of an operation by argument name; the first input if an argument has several."""
         known = op_def_registry.get(operation.node.op)
         named, place = dict[str, str](), 0
         for argument in known.input_arg if known is not None else ():
@@ -80,7 +80,7 @@ class Graph:
         return named
 
     def listed(self, node: Any) -> set[int]:
-        """Return the places of the inputs that a list of types belongs to: elements, and what functions captured."""
+        """Return the positions of inputs with a list of types: elements, and values captured by functions."""
         known = op_def_registry.get(node.op)
         places, place = set[int](), 0
         for argument in known.input_arg if known is not None else ():
@@ -91,7 +91,7 @@ class Graph:
         return places
 
     def constant(self, operation: Operation, argument: str) -> Any:
-        """Return the value of an argument as a NumPy array; None where it is no constant, or an array of texts."""
+        """Return the value of an argument as a NumPy array; None if it is not a constant, or is an array of texts."""
         reference = self.inputs(operation).get(argument)
         if reference is None:
             return None
@@ -105,7 +105,7 @@ class Graph:
         return tf.make_ndarray(tensor)
 
     def counter(self, node: Any) -> tuple[str, str, str] | None:
-        """Return the names of a dataset's two seeds and of the counter of its passes; None where it has none."""
+        """Return the names of a dataset's two seeds and of the counter of its passes; None if it has none."""
         inputs = self.inputs(Operation(node, ""))
         name = inputs.get("seed_generator", "")
         handles = self.top[name].attr["value"].tensor.resource_handle_val if name in self.top else ()
@@ -114,7 +114,7 @@ class Graph:
         return inputs["seed"], inputs["seed2"], name
 
     def after(self, operation: Operation) -> Iterator[Operation]:
-        """Yield the operations at the top that feed another one at the top, nearest first."""
+        """Yield the operations at the top that an operation depends on, nearest first."""
         waiting, seen = list(operation.node.input), set[str]()
         while waiting:
             name = waiting.pop(0).split(":", maxsplit=1)[0].lstrip("^")
@@ -124,7 +124,7 @@ class Graph:
                 waiting += self.top[name].input
 
     def passed_on(self, name: str) -> bool:
-        """Return whether a dataset at the top that has no end gives one that has none."""
+        """Return whether an endless dataset at the top makes the complete dataset endless."""
         return self._endless or name not in self.top
 
     def _nodes(self, function: str) -> dict[str, Any]:
@@ -134,7 +134,7 @@ class Graph:
 
 
 class Operation(NamedTuple):
-    """An operation and where it stands.
+    """An operation and its location.
 
     Args:
         node: the `NodeDef`.
@@ -153,7 +153,7 @@ class Operation(NamedTuple):
 def plain_name(op: str) -> str:
     """Return the name of a dataset's operation as users know it: `Shuffle` for `ShuffleDatasetV3`.
 
-    A parallel map is a `Map`: both give the same stream, and each restores the state of the other.
+    A parallel map is a `Map`: both yield the same stream, and each can restore the state of the other.
     """
     name = op.partition("Dataset")[0] or op
     return "Map" if name == "ParallelMap" else name
@@ -168,26 +168,23 @@ def _count(argument: Any, node: Any) -> int:
 def _serialized(dataset: Any) -> bytes:
     try:
         written = tf.raw_ops.DatasetToGraphV2(
-            input_dataset=dataset._variant_tensor,  # noqa: SLF001  # there is no public name for what the op takes
+            input_dataset=dataset._variant_tensor,  # noqa: SLF001  # the op needs it, and it has no public name
             external_state_policy=_IGNORE_STATE,
             strip_device_assignment=True,
         )
     except tf.errors.OpError as error:
         reason = str(error.message).rpartition("}} ")[2]
         raise UnsupportedError(
-            f"TensorFlow cannot write down this tf.data pipeline: {reason}\n"
-            "Whether a state belongs to it, and whether it is random, is not known then. Wrap the dataset before it is "
-            "copied to a device or distributed; give large arrays as files, or as indices that a map reads by."
+            f"TensorFlow cannot serialize this tf.data pipeline: {reason}\n"
+            "Without that, its states cannot be checked, and random operations cannot be found. Wrap the dataset "
+            "before it is copied to a device or distributed. Read large arrays from files, or by index in map()."
         ) from error
     graph: bytes = written.numpy()
     return graph
 
 
-# ------------------------------------------------------------------ operations that cannot be resumed
-#
-# TensorFlow saves and restores many of these without an error, and goes on with another stream. So each is found in the
-# graph, before anything is read.
-
+# TensorFlow saves and restores many of these without an error, but continues with a different stream. So they are
+# searched for in the graph before anything is read.
 
 _RANDOM = re.compile(
     "Random(?!Dataset)|^Truncated|^Parameterized|^Multinomial|^Stateful(Uniform|Standard|Trunc)|Distorted|^Rng|Sampler"
@@ -199,62 +196,62 @@ _PYTHON = ("PyFunc", "EagerPyFunc")
 _LOOKUPS = ("LookupTableFindV2", "LookupTableSizeV2")
 _MUTABLE = ("MutableHashTableV2", "MutableDenseHashTableV2", "MutableHashTableOfTensorsV2")
 _FILES = ("SnapshotDataset", "SnapshotDatasetV2", "SaveDataset", "SaveDatasetV2", "SnapshotDatasetReader")
-# TensorFlow calls these stateful, but what they give depends on their arguments alone; the rest of them are containers.
+# TensorFlow calls these stateful, but their results depend only on their arguments. Some of them are just containers.
 _HARMLESS = {"Assert", "CheckNumerics", "CheckNumericsV2", "DummySeedGenerator", "Print", "PrintV2"} | {
     *("Case", "If", "While", "PartitionedCall", "StatefulPartitionedCall", "RemoteCall", "_Retval")
 }
-_TIME = ("it gives the time", "Leave it out of the pipeline.")
-_SERVICE = ("it reads from a tf.data service, whose place is unknown here", "Read the data in this process.")
+_TIME = ("it returns the time", "Remove it from the pipeline.")
+_SERVICE = ("it reads from a tf.data service, whose position is unknown here", "Read the data in this process.")
 _WRITTEN = (
-    "it changes a variable or a table, which is no part of the pipeline's state",
+    "it changes a variable or a table, which the pipeline's state does not include",
     "Use values that belong to the element, such as an index that is zipped to it.",
 )
 _CUT = (
     (
-        "it repeats a shuffle for ever, and something after it ends the pass, so that the order of the next pass "
-        "depends on how far TensorFlow has read ahead"
+        "it repeats a shuffle forever, and something after it ends the pass, so the order of the next pass depends on "
+        "how far TensorFlow has read ahead"
     ),
-    "Leave out what ends it, and count the steps yourself; or leave repeat() out.",
+    "Remove what ends it, and count the steps yourself; or remove repeat().",
 )
 _RANDOM_NUMBERS = (
-    "it draws from a generator that is no part of the pipeline's state, seeded or not",
+    "it uses a random generator that the pipeline's state does not include, even with a seed",
     (
         "Use tf.random.stateless_* or tf.image.stateless_random_* with a seed from a dataset that is zipped in: "
         "tf.data.Dataset.counter(), or tf.data.Dataset.random(seed=1, rerandomize_each_iteration=True).batch(2)."
     ),
 )
 _OWN_FILES = (
-    "it writes files of its own, and what is in them when a run is killed decides what the next one reads",
+    "it writes its own files, and their content when a run is killed determines what the next run reads",
     (
-        "Use cache() without a file name, or prepare the data in a step of its own with dataset.save(path) and read it "
-        "with tf.data.Dataset.load(path)."
+        "Use cache() without a file name, or prepare the data separately with dataset.save(path) and read it with "
+        "tf.data.Dataset.load(path)."
     ),
 )
 _CACHED_ORDER = (
-    "it keeps the order of the shuffle before it for all epochs, and a new process would have another one",
-    "Put cache() before shuffle(), or give shuffle(..., reshuffle_each_iteration=False).",
+    "it keeps the order of the preceding shuffle for all epochs, and a new process would have a different one",
+    "Put cache() before shuffle(), or use shuffle(..., reshuffle_each_iteration=False).",
 )
 _UNSEEDED = (
     "it has no seed",
     (
-        "Give it one, such as shuffle(1000, seed=1), list_files(pattern, seed=1), sample_from_datasets(..., seed=1), "
+        "Set one, such as shuffle(1000, seed=1), list_files(pattern, seed=1), sample_from_datasets(..., seed=1), "
         "or tfds.ReadConfig(shuffle_seed=1); or call tf.random.set_seed before the pipeline is built."
     ),
 )
 _UNORDERED = (
-    "it gives its elements in the order in which they are ready (deterministic=False)",
+    "it yields its elements in the order in which they are ready (deterministic=False)",
     (
-        "Leave out deterministic=False, also in tf.data.Options; with TFDS, give tfds.ReadConfig(shuffle_seed=1), or "
+        "Remove deterministic=False, also in tf.data.Options. With TFDS, pass tfds.ReadConfig(shuffle_seed=1), or "
         "options with deterministic=True."
     ),
 )
 
 
 def check_pipeline(graph: Graph) -> None:
-    """Refuse what gives another stream each time.
+    """Check that a pipeline yields the same stream each time.
 
     Raises:
-        UnsupportedError: the message names the operation and the way out.
+        UnsupportedError: it does not; the message says which operation is at fault and how to fix it.
     """
     for operation in graph.operations:
         reason = _reason(graph, operation)
@@ -262,7 +259,7 @@ def check_pipeline(graph: Graph) -> None:
             place = f" in {operation.function}" if operation.function else ""
             raise UnsupportedError(
                 f"this tf.data pipeline cannot be resumed because of {operation.node.op}{place}: {reason[0]}.\n"
-                f"A resumed run would go on with other samples than the run that was stopped. {reason[1]}"
+                f"A resumed run would continue with different samples than the original run. {reason[1]}"
             )
 
 
@@ -284,7 +281,7 @@ def _reason(graph: Graph, operation: Operation) -> tuple[str, str] | None:
 
 
 def reshuffles(graph: Graph, operation: Operation) -> bool:
-    """Return whether an operation gives another order in each pass, by a count of the passes that is its state."""
+    """Return whether an operation has a different order in each pass, based on a count of the passes in its state."""
     op, attributes = operation.node.op, operation.node.attr
     if op.startswith(("ShuffleDataset", "ShuffleAndRepeatDataset")):
         again = graph.constant(operation, "reshuffle_each_iteration")
@@ -293,13 +290,13 @@ def reshuffles(graph: Graph, operation: Operation) -> bool:
 
 
 def repeats(graph: Graph) -> list[int]:
-    """Return how often each repeat() at the top repeats; -1 for ever."""
+    """Return how often each repeat() at the top repeats; -1 means forever."""
     counts = (graph.constant(repeat, "count") for repeat in _repeats(graph))
     return [-1 if count is None else int(count) for count in counts]
 
 
 def repeats_shuffle(graph: Graph) -> list[Operation]:
-    """Return what lies before a repeat() that repeats a shuffle that counts its passes; nothing where none does."""
+    """Return the datasets before a repeat() that repeats a counting shuffle; empty if there is none."""
     found = ([repeat, *graph.after(repeat)] for repeat in _repeats(graph))
     repeated = [some for some in found if any(reshuffles(graph, one) for one in some)]
     return [one for some in repeated for one in some if one.is_dataset]
@@ -310,17 +307,17 @@ def _repeats(graph: Graph) -> list[Operation]:
 
 
 def runs_generators(graph: Graph) -> bool:
-    """Return whether it has a Python generator in it (`from_generator`), whose place TensorFlow cannot save."""
+    """Return whether the pipeline has a Python generator (`from_generator`), whose position TensorFlow cannot save."""
     return graph.has("GeneratorDataset")
 
 
 def python_operations(graph: Graph) -> list[str]:
-    """Return the operations that run Python, which cannot be looked into."""
+    """Return the operations that run Python, which cannot be inspected."""
     return sorted({one.node.op for one in graph.operations if one.function and one.node.op in _PYTHON})
 
 
 def unknown_operations(graph: Graph) -> list[str]:
-    """Return the other operations that TensorFlow calls stateful, without those that are known to be harmless."""
+    """Return the other operations that TensorFlow calls stateful, except those known to be harmless."""
     harmless = _HARMLESS | set(() if graph.has(*_MUTABLE) else _LOOKUPS) | set(_PYTHON)
     inside = {one.node.op for one in graph.operations if one.function and not one.is_dataset}
     tables = set(_LOOKUPS) if graph.has(*_MUTABLE) else set[str]()

@@ -1,4 +1,4 @@
-"""Reading in this process: threads fetch and decode the samples of the coming batches."""
+"""Reading in this process: threads fetch and decode the samples of the next batches."""
 
 from __future__ import annotations
 
@@ -27,15 +27,15 @@ if TYPE_CHECKING:
 __all__ = ["TfdsBackend"]
 
 
-_AHEAD = 3  # batches that are begun before they are asked for
-_TOGETHER = 8  # samples that a thread reads at a time: passing on each by itself takes 50 microseconds
+_AHEAD = 3  # batches that are started before they are requested
+_TOGETHER = 8  # samples that a thread reads at a time: passing on a single one takes 50 µs
 
 
 class TfdsBackend:
     """Batches of a source that is read by index.
 
-    Only fetching and decoding, which draw no random numbers, are done by threads. The transform runs in the thread
-    that iterates, one sample after the other, each under its own randomness.
+    Only fetching and decoding run in threads, as they use no random numbers. The transform runs in the thread that
+    iterates, one sample after another, each with its own random numbers.
 
     Args:
         source: has `source[index]`, `len(source)`, `threads` and `resumable_identity`.
@@ -68,7 +68,7 @@ class TfdsBackend:
         begin, take = (self._begin_whole, self._take_whole) if makes_whole else (self._begin, self._batch)
         wait = True
         try:
-            ahead = max(_AHEAD, self._source.threads) if makes_whole else _AHEAD  # a thread makes a whole batch
+            ahead = max(_AHEAD, self._source.threads) if makes_whole else _AHEAD  # one thread makes a complete batch
             yield from self._read_ahead(iter(requests), pool, ahead, begin, take)
         except GeneratorExit:
             wait = may_wait()
@@ -99,9 +99,9 @@ class TfdsBackend:
         point("worker.read", request)
         try:
             return read()
-        except Exception:  # noqa: BLE001  # which of the samples fails is seen where they are read one by one
+        except Exception:  # noqa: BLE001  # reading the samples one by one shows which of them fails
             batch = self._read_samples(request)
-            self._plain = False  # none fails alone, so the next epoch is read like this from the beginning
+            self._plain = False  # none fails on its own, so from the next epoch on all batches are read like this
             return batch
 
     def _read_samples(self, request: Request) -> Any:
@@ -121,14 +121,14 @@ class TfdsBackend:
 
 
 class _Job(NamedTuple):
-    """A sample that a thread reads: its index, and its place among those that are read together."""
+    """A sample that a thread reads: its index, and its position among those that are read together."""
 
     sample: int
     future: Future[list[tuple[Any, Exception | None]]]
     place: int
 
     def result(self) -> Any:
-        """Wait for the sample, and return it or raise what reading it raised."""
+        """Wait for the sample, and return it or raise the error from reading it."""
         value, error = self.future.result()[self.place]
         if error is not None:
             raise error
@@ -140,22 +140,22 @@ def _read_some(source: Any, indices: list[int]) -> list[tuple[Any, Exception | N
     for index in indices:
         try:
             read.append((source[index], None))
-        except Exception as error:  # noqa: BLE001  # raised where that very sample is asked for
+        except Exception as error:  # noqa: BLE001  # raised when this sample is requested
             read.append((None, error))
     return read
 
 
 class _Ahead:
-    """The samples of one batch, each of them taken from its thread once; asked for again, it is read again.
+    """The samples of one batch, each taken from its thread once. If requested again, a sample is read again.
 
-    A batch may be read twice, as `Seeding` does, and a transform may have changed the first sample in place.
+    `Seeding` may read a batch twice, and a transform may have changed the first sample in place.
     """
 
     def __init__(self, source: Any, jobs: deque[_Job], transform: Callable[[Any], Any] | None) -> None:
         self._source, self._jobs, self._transform = source, jobs, transform
 
     def __getitem__(self, index: int) -> Any:
-        # By the object's kind, too: the same sample may stand in a batch as itself and as what fills it up.
+        # The type of the index counts too: the same sample may appear in a batch as itself and as padding.
         ready = self._jobs and self._jobs[0].sample == index and type(self._jobs[0].sample) is type(index)
         sample = self._jobs.popleft().result() if ready else self._source[index]
         return sample if self._transform is None else self._transform(sample)

@@ -1,4 +1,4 @@
-"""From the bytes of records to a sample or a batch. TensorFlow is imported only where it is asked for."""
+"""Decodes records to a sample or a batch. TensorFlow is imported only if it is needed."""
 
 from __future__ import annotations
 
@@ -27,10 +27,10 @@ _CHANNELS = 3
 
 
 def choose_decoder(decode: str | None, *, tf: bool) -> str:
-    """Return the decoder's name, which belongs to the identity of the data: decoders differ in the pixels.
+    """Return the decoder's name, which is part of the data's identity because decoders produce different pixels.
 
     Raises:
-        ConfigurationError: there is none of that name.
+        ConfigurationError: there is no such decoder.
         MissingDependencyError: its library is not installed.
     """
     known = ("tf",) if tf else ("cv2", "pil", "none")
@@ -39,23 +39,25 @@ def choose_decoder(decode: str | None, *, tf: bool) -> str:
     if decode not in known:
         raise ConfigurationError(
             f"decode must be one of {', '.join(known)} with this reader, but it is {decode!r}.\n"
-            'The images would be decoded by something else. decode="tf" goes with reader="tf", the others go with '
-            "readers that do without TensorFlow."
+            'A different decoder would be used. Use decode="tf" with reader="tf", and the others with readers that do '
+            "not use TensorFlow."
         )
     module, package = _LIBRARIES.get(decode, ("", ""))
     if module and importlib.util.find_spec(module) is None:
-        raise MissingDependencyError(f'decode="{decode}" needs {module}.\nInstall it: pip install {package}')
+        raise MissingDependencyError(
+            f'decode="{decode}" needs {module}, which is not installed.\nInstall it: pip install {package}'
+        )
     return decode
 
 
 class Decoding:
-    """Makes samples of records; the features are read from `features.json` where the first record is decoded.
+    """Makes samples from records. The features are read from `features.json` when the first record is decoded.
 
     Args:
         folder: of the prepared dataset.
-        decode: "cv2", "pil", "none" (images stay as they are in the file) or "tf".
-        fields: the top-level features to decode; None: all.
-        structure: what a sample is made of: nested tuples and dicts with names of features; None: a dict of all fields.
+        decode: "cv2", "pil", "none" (images stay encoded, as in the file) or "tf".
+        fields: the top-level features to decode; None for all.
+        structure: the structure of a sample: nested tuples and dicts of feature names; None for a dict of all fields.
     """
 
     def __init__(self, folder: str, decode: str, fields: list[str] | None, structure: Any) -> None:
@@ -75,11 +77,11 @@ class Decoding:
 
     @property
     def makes_batches(self) -> bool:
-        """Whether records can be decoded together: where TensorFlow or OpenCV gives images of the same shapes."""
+        """Whether records can be decoded together: TensorFlow or OpenCV is used, and images have the same shapes."""
         return self._whole is not None
 
     def batch(self, records: list[bytes]) -> Any:
-        """Decode records into what stacking their samples would give; only where `makes_batches`, once prepared."""
+        """Decode records to a stacked batch; only if `makes_batches`, after `prepare`."""
         if self._decode == "tf":
             forks.check_tensorflow()
         assert self._whole is not None
@@ -87,13 +89,13 @@ class Decoding:
         return values if self._structure is None else _arrange(values, self._structure)
 
     def prepare(self) -> Callable[[bytes], Any]:
-        """Make what decodes."""
+        """Make the function that decodes a record."""
         if self._function is None:
             self._function = self._make()
         return self._function
 
     def _make(self) -> Callable[[bytes], Any]:
-        from tensorflow_datasets.core import features  # noqa: PLC0415  # takes a second, and workers import it, too
+        from tensorflow_datasets.core import features  # noqa: PLC0415  # takes a second, and workers import this too
 
         everything = features.FeaturesDict.from_config(self._folder)
         wanted = sorted(everything) if self._fields is None else self._fields
@@ -119,7 +121,7 @@ def _arrange(values: Any, structure: Any) -> Any:
 
 
 def _images(feature: Any, kind: type) -> Iterator[Any]:
-    """Find the images among features, also those in sequences and nested datasets."""
+    """Find the images among features, including those in sequences and nested datasets."""
     if isinstance(feature, kind):
         yield feature
     elif hasattr(feature, "feature"):
@@ -130,7 +132,7 @@ def _images(feature: Any, kind: type) -> Iterator[Any]:
 
 
 def _set_decoder(image: Any, decode: str) -> None:
-    """Fix by which library an image is decoded; left alone, it is the one that happens to be installed."""
+    """Set the library that decodes an image; the default depends on what is installed."""
     if decode == "none":
         image.decode_example_np = _unchanged
     else:
@@ -143,21 +145,21 @@ def _unchanged(value: Any) -> Any:
 
 
 def _tensorflow_function(features: Any) -> Any:
-    """Return what decodes as `as_dataset` does: the same operations, in a graph that is made once.
+    """Return a function that decodes as `as_dataset` does: the same operations, in a graph that is built once.
 
-    A process in which TensorFlow was not imported before leaves the GPUs alone, which belong to the training.
+    If TensorFlow was not imported in this process before, it does not use the GPUs, which the training needs.
     """
     ours = "tensorflow" not in sys.modules
-    import tensorflow as tf  # noqa: PLC0415  # takes seconds, and only this decoder needs it
+    import tensorflow as tf  # noqa: PLC0415  # takes seconds; only this decoder needs it
 
     if ours:
         tf.config.set_visible_devices([], "GPU")
-        tf.config.threading.set_intra_op_parallelism_threads(1)  # the samples are what is read side by side
+        tf.config.threading.set_intra_op_parallelism_threads(1)  # samples are already read in parallel
     return tf.function(features.deserialize_example, input_signature=[tf.TensorSpec((), tf.string)])
 
 
 def _batch_function(function: Any) -> Callable[[list[bytes]], Any] | None:
-    """Return the same for many records in one call, as a call takes longer than decoding an image of 224 x 224."""
+    """Return the same for many records per call, as a call takes longer than decoding an image of 224 x 224."""
     import tensorflow as tf  # noqa: PLC0415  # as above
 
     sample = function.get_concrete_function().structured_outputs
@@ -181,33 +183,33 @@ def _plain(tensor: Any) -> Any:
 
 
 def _column(tensor: Any) -> Any:
-    array = tensor.__array__()  # TensorFlow's memory, which nothing else refers to; `numpy()` would copy it
+    array = tensor.__array__()  # nothing else refers to TensorFlow's memory; `numpy()` would copy it
     return array.tolist() if array.dtype == object and array.ndim == 1 else array
 
 
 def batches_by_rows(features: Mapping[str, Any], kind: type, decode: Decode) -> Callable[[list[bytes]], Any] | None:
-    """Make what decodes records together; None where no feature is an image whose shape is known.
+    """Return a function that decodes records together; None if no feature is an image with a known shape.
 
     Args:
-        features: of a record, by name; the decoders of images among them are replaced by ones that do as before
-            wherever no row is lent.
+        features: of a record, by name. Their image decoders are replaced with decoders that work as before whenever no
+            row is lent.
         kind: the class of images.
-        decode: decodes a record by these features.
+        decode: decodes a record with these features.
 
     Returns:
-        A function of records that returns what stacking their samples gives. Any number of threads may call it.
+        A function of records that returns their stacked samples. Any number of threads may call it.
     """
     rows = {name: _Row(one) for name, one in features.items() if type(one) is kind and _has_fixed_shape(one)}
     return _RowBatches(rows, features, decode) if rows else None
 
 
 class _RowBatches:
-    """Decodes images of one shape by OpenCV, straight into the rows of a batch.
+    """Decodes images of one shape with OpenCV, directly into the rows of a batch.
 
-    TensorFlow Datasets decodes an image, turns its channels into a new array, and a batch is then stacked of these.
-    Turning the channels into the row of the batch gives the same bytes in two thirds of the time. What stands beside
-    the images is parsed here as well where it is scalars and text; if the first record shows any difference, by
-    TensorFlow Datasets.
+    TensorFlow Datasets decodes an image, reorders its channels in a new array, and then stacks these arrays to a batch.
+    Reordering the channels directly in the row of the batch produces the same bytes in two thirds of the time. Features
+    other than images are also parsed here if they are scalars and text. If the first record shows any difference,
+    TensorFlow Datasets parses them.
     """
 
     def __init__(self, rows: dict[str, _Row], features: Mapping[str, Any], decode: Decode) -> None:
@@ -222,7 +224,7 @@ class _RowBatches:
         return {**samples[0], **made, **{name: stack([one[name] for one in samples], name) for name in names}}
 
     def _choose(self, record: bytes) -> Decode:
-        """Take the quick way if it gives the same for a record."""
+        """Use the fast way if it returns the same for a record."""
         slow, self._decode = self._slow(record), self._slow
         if self._quick is not None:
             quick = self._quick(record)
@@ -240,7 +242,7 @@ class _RowBatches:
             for row in self._rows.values():
                 row.lend(None)
         for name, row in lent.items():
-            if sample[name] is not row:  # decoded by something else
+            if sample[name] is not row:  # a different decoder made it
                 _fill(row, sample[name])
         return sample
 
@@ -255,8 +257,8 @@ def _is_same(one: Any, other: Any) -> bool:
 
 
 def _scalars_and_text(features: Mapping[str, Any]) -> Decode | None:
-    """Make what parses a record of nothing but single values; None where a feature is more than that."""
-    from tensorflow_datasets.proto import tf_example_pb2  # noqa: PLC0415  # an extra, and only where it decodes
+    """Return a function that parses a record of single values; None if a feature has more than that."""
+    from tensorflow_datasets.proto import tf_example_pb2  # noqa: PLC0415  # an extra, needed only here
 
     specs = features.get_serialized_info()  # type: ignore[attr-defined]  # of a FeaturesDict
     if any(getattr(spec, "shape", None) != () for spec in specs.values()):
@@ -275,28 +277,28 @@ def _only_value(feature: Any, dtype: np.dtype[Any]) -> Any:
     """Return the only value of a feature.
 
     Raises:
-        ValueError: it has none, or several.
+        ValueError: there is none, or there are several.
     """
     (value,) = feature.bytes_list.value or feature.int64_list.value or feature.float_list.value
-    return np.array([value], dtype).item()  # as TensorFlow Datasets makes it
+    return np.array([value], dtype).item()  # as TensorFlow Datasets does
 
 
 class _Row:
-    """The decoder of an image, which writes to the row that this thread lent it.
+    """The decoder of an image, which writes to the row that was lent to this thread.
 
     Args:
         image: the feature.
     """
 
     def __init__(self, image: Any) -> None:
-        import cv2  # noqa: PLC0415  # an extra, and only where it decodes
+        import cv2  # noqa: PLC0415  # an extra, needed only here
 
         self._cv2, self._decode, self.shape = cv2, image.decode_example_np, image.shape
         self._here = threading.local()
         image.decode_example_np = self
 
     def lend(self, row: Any) -> None:
-        """Let this thread decode into a row; None: into a new array."""
+        """Make this thread decode into a row; None for a new array."""
         self._here.row = row
 
     def __call__(self, value: Any) -> Any:
@@ -304,20 +306,20 @@ class _Row:
         if row is None:
             return self._decode(value)
         image: Any = self._cv2.imdecode(np.frombuffer(value, np.uint8), self._cv2.IMREAD_UNCHANGED)
-        fits = image is not None and image.shape == row.shape and image.dtype == row.dtype  # unlike shades of grey
+        fits = image is not None and image.shape == row.shape and image.dtype == row.dtype  # not with greyscale
         if not fits or self._cv2.cvtColor(image, self._cv2.COLOR_BGR2RGB, dst=row) is not row:
             _fill(row, self._decode(value))
         return row
 
 
 def _fill(row: Any, image: Any) -> None:
-    """Copy an image of the same shape and type, as stacking would have no other, either.
+    """Copy an image of the same shape and type; stacking would reject any other as well.
 
     Raises:
-        ValueError: it is of another one; whose sample it is is found out by reading them one by one.
+        ValueError: shape or type differ; reading the samples one by one then shows which sample it is.
     """
     if image.shape != row.shape or image.dtype != row.dtype:
-        raise ValueError(f"an image is {image.dtype} of shape {image.shape} in a batch of shape {row.shape}")
+        raise ValueError(f"an image is {image.dtype} of shape {image.shape}, but the batch needs shape {row.shape}")
     row[...] = image
 
 
@@ -325,12 +327,12 @@ def stack(samples: list[Any], where: str = "") -> Any:
     """Stack samples along a new first axis.
 
     Args:
-        samples: nested dicts and tuples of arrays and numbers, all alike. Strings and bytes
-            give lists.
+        samples: nested dicts and tuples of arrays and numbers, all with the same structure. Strings and bytes become
+            lists.
         where: name of the part, for messages.
 
     Raises:
-        DataError: a part has another shape in some samples.
+        DataError: the shape of a part differs between samples.
     """
     first = samples[0]
     if isinstance(first, dict):
@@ -346,7 +348,7 @@ def stack(samples: list[Any], where: str = "") -> Any:
     if len(shapes) > 1:
         raise DataError(
             f"the samples of a batch have different shapes in {where or 'their only part'}: "
-            f"{', '.join(map(str, sorted(shapes)[:4]))}.\nThey fit into no array. Give wrap(..., transform=...) that "
-            "makes them alike, or collate=list to get lists of samples."
+            f"{', '.join(map(str, sorted(shapes)[:4]))}.\nThey cannot be stacked. Pass wrap(..., transform=...) to "
+            "make the shapes equal, or collate=list to get lists of samples."
         )
     return np.stack(arrays)

@@ -1,4 +1,4 @@
-"""Where the samples of a split lie: files, and runs of records in them."""
+"""The location of a split's samples: files, and runs of records in them."""
 
 from __future__ import annotations
 
@@ -18,9 +18,9 @@ if TYPE_CHECKING:
 __all__ = ["HINTS", "Layout", "Run", "layout_of"]
 
 HINTS = {
-    "decode": "Other decoders give other pixels. Give the source the decoder of the run that saved it.",
-    "fields": "Give the source the fields of the run that saved it.",
-    "layout": "The dataset was written into other shards. Give the files that the run was started with.",
+    "decode": "Different decoders produce different pixels. Use the same decoder in the source as in the original run.",
+    "fields": "Use the same fields in the source as in the original run.",
+    "layout": "The dataset was written with different shards. Use the files of the original run.",
 }
 _LONGEST = 120  # characters of a split's description in a state
 
@@ -39,7 +39,7 @@ class Layout:
     """The samples of a split, in their order.
 
     Args:
-        runs: where they lie.
+        runs: their location.
         folder: of the prepared dataset, with its `features.json`.
         file_format: "tfrecord", "array_record", ...
         identity: dataset, version, split, features and shards, as plain values.
@@ -58,7 +58,7 @@ class Layout:
         return ends[-1] if ends else 0
 
     def locate(self, index: int) -> tuple[Run, int]:
-        """Return the run in which a sample lies, and the number of its record in the file."""
+        """Return the run that contains a sample, and the number of its record in the file."""
         ends: list[int] = self._ends  # type: ignore[attr-defined]  # as above
         number = bisect_right(ends, index)
         run = self.runs[number]
@@ -70,7 +70,7 @@ def layout_of(info: Any, split: Any, folder: str) -> Layout:
 
     Args:
         info: the `DatasetInfo`.
-        split: a name, a slice such as `"train[10%:50%]"`, a sum of them, or an object of TensorFlow Datasets.
+        split: a name, a slice such as `"train[10%:50%]"`, a sum of them, or a split object of TensorFlow Datasets.
         folder: of the prepared dataset.
 
     Raises:
@@ -92,18 +92,18 @@ def layout_of(info: Any, split: Any, folder: str) -> Layout:
 
 
 def _instructions(info: Any, split: Any) -> Iterable[Any]:
-    known = ", ".join(info.splits) or "none: download_and_prepare() was not called, or data_dir is another one"
+    known = ", ".join(info.splits) or "none: download_and_prepare() was not called, or data_dir is wrong"
     try:
         return list(info.splits[split].file_instructions)
     except (KeyError, ValueError, TypeError, AttributeError, NotImplementedError) as error:
         raise ConfigurationError(
             f"the dataset {info.full_name} has no split {split!r}: {error}\nThere would be nothing to read. "
-            f"Its splits are {known}; a slice is for instance 'train[10%:50%]'."
+            f"Its splits are {known}. A slice is for example 'train[10%:50%]'."
         ) from error
 
 
 def describe_split(runs: Iterable[Run], shards: Mapping[str, Any]) -> str:
-    """Say which samples of which split are read, in one way for all the ways to ask for them."""
+    """Return which samples of which split are read, in the same form for all ways to specify them."""
     begins: dict[str, tuple[str, int]] = {}
     whole: dict[str, int] = {}
     for name, files in shards.items():
@@ -125,7 +125,7 @@ def describe_split(runs: Iterable[Run], shards: Mapping[str, Any]) -> str:
 
 
 def _describe_shards(runs: Iterable[Run], shards: Mapping[str, Any]) -> str:
-    """Describe all files of the splits that are read from; not their format, which changes no sample."""
+    """Describe all files of the splits that are read from, without their format, which changes no sample."""
     read = {run.path for run in runs}
     lengths = {
         name: [file.examples_in_shard for file in files]
@@ -140,7 +140,7 @@ def _features(folder: str, info: Any) -> Any:
     if not file.is_file():
         raise ConfigurationError(
             f"the dataset {info.full_name} is not prepared: there is no {file}.\nNothing could be read. Call "
-            "builder.download_and_prepare(), or give the data_dir in which it is; the files must be on a local disk."
+            "builder.download_and_prepare(), or pass its data_dir. The files must be on a local disk."
         )
     return json.loads(file.read_text())
 

@@ -1,4 +1,4 @@
-"""Readers of records by number, for each file format; opened in the process that reads, and closed by being dropped."""
+"""Readers of records by number, for each file format. Each process opens its own files; dropping a file closes it."""
 
 from __future__ import annotations
 
@@ -30,13 +30,13 @@ if TYPE_CHECKING:
 __all__ = ["ArrayRecords", "TFRecordFile", "TFRecords", "build_index", "default_folder", "find_index", "masked_crc"]
 
 
-_OPEN_FILES = 256  # at most; systems allow a process about 1000, and some datasets have more shards
+_OPEN_FILES = 256  # at most; systems allow about 1000 per process, and some datasets have more shards
 _HEADER, _FOOTER = 12, 4
-_HINT = "Its samples could not be told apart. Copy the file again from where it came from, or prepare the data again."
+_HINT = "Its samples could not be distinguished. Copy the file again from its source, or prepare the data again."
 _length = struct.Struct("<Q").unpack_from
 _checksum = struct.Struct("<I").unpack_from
 _MAGIC = b"resumable-tfrecord-index-1\n"
-_HEAD = 4  # path's hash, size, time, and checksum
+_HEAD = 4  # hash of the path, size, time, and checksum
 
 
 class TFRecords:
@@ -44,7 +44,7 @@ class TFRecords:
 
     Args:
         layout: of the split.
-        index_folder: where the indices of the files are kept; None: in memory.
+        index_folder: folder for the indices of the files; None to keep them in memory.
         verify: compare the checksum of each record that is read.
     """
 
@@ -52,21 +52,21 @@ class TFRecords:
         self._layout, self._folder, self._verify = layout, index_folder, verify
         self._indices: dict[str, Any] = {}
         self._lock, self._process = threading.Lock(), os.getpid()
-        self._open = lru_cache(_OPEN_FILES)(self._open_file)  # a file that is dropped is closed after its last read
+        self._open = lru_cache(_OPEN_FILES)(self._open_file)  # a dropped file is closed after its last read
 
     def __getstate__(self) -> dict[str, Any]:
         return {"layout": self._layout, "index_folder": self._folder, "verify": self._verify}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # opened again in the process that reads
+        self.__init__(**state)  # type: ignore[misc]  # opened again in the reading process
 
     def __getitem__(self, index: int) -> bytes:
         run, record = self._layout.locate(index)
         return self._open(run).read(record)
 
     def build_index(self, run: Run) -> int:
-        """Find the index of a run's file, or make it; return the number of records."""
-        if self._process != os.getpid():  # forked, perhaps while a thread had the lock, and without that thread
+        """Find or build the index of a run's file; return the number of records."""
+        if self._process != os.getpid():  # forked, perhaps while a thread held the lock, and without that thread
             self._lock, self._process = threading.Lock(), os.getpid()
         with self._lock:
             index = self._indices.get(run.path)
@@ -75,8 +75,7 @@ class TFRecords:
         if len(index) - 1 != run.total:
             raise DataError(
                 f"the file {run.path} has {len(index) - 1} records, but dataset_info.json says {run.total}.\n"
-                "Other samples would be read than those that were asked for. Copy the files again, or prepare the data "
-                "again."
+                "The wrong samples would be read. Copy the files again, or prepare the data again."
             )
         return run.total
 
@@ -86,7 +85,7 @@ class TFRecords:
 
 
 class ArrayRecords:
-    """Records of array_record files, by the data source of that package.
+    """Records of array_record files, read with the data source of that package.
 
     Args:
         layout: of the split.
@@ -101,7 +100,7 @@ class ArrayRecords:
         return {"layout": self._layout}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
-        self.__init__(**state)  # type: ignore[misc]  # opened again in the process that reads
+        self.__init__(**state)  # type: ignore[misc]  # opened again in the reading process
 
     def __getitem__(self, index: int) -> bytes:
         forks.check_threads()
@@ -117,14 +116,14 @@ class ArrayRecords:
 
 
 class TFRecordFile:
-    """An open TFRecord file, from which records are read by number; any number of threads and forked processes may.
+    """An open TFRecord file that is read by record number, by any number of threads and forked processes.
 
     A record is its length (8 bytes), a checksum of the length (4), the data, and a checksum of the data (4). The
-    lengths have to be followed from the first record to the last, once; the checksum of each is verified on the way.
+    lengths must be followed once from the first record to the last, and the checksum of each is verified on the way.
 
     Args:
         path: of the file.
-        index: what `build_index` returned.
+        index: the result of `build_index`.
         verify: compare the checksum of each record that is read.
     """
 
@@ -140,12 +139,17 @@ class TFRecordFile:
         """Read a record.
 
         Raises:
-            DataError: the file is not what it was when the index was made, or corrupt.
+            DataError: the file is corrupt, or changed since the index was built.
         """
         begin, end = self._index[record : record + 2].tolist()
         whole = os.pread(self._descriptor, end - begin, begin)
         if len(whole) != end - begin or _length(whole)[0] != end - begin - _HEADER - _FOOTER:
-            _refuse(self._path, record, "is not where it was", "the file was changed or cut off since it was opened")
+            _refuse(
+                self._path,
+                record,
+                "is not at its position in the index",
+                "the file was changed or truncated after it was opened",
+            )
         data = whole[_HEADER:-_FOOTER]
         if self._verify and masked_crc(data) != _checksum(whole, len(whole) - _FOOTER)[0]:
             _refuse(self._path, record, "is corrupt", "the checksum of its data is wrong")
@@ -153,10 +157,10 @@ class TFRecordFile:
 
 
 def build_index(path: str) -> NDArray[np.int64]:
-    """Find where the records of a file begin, and where the last one ends; shape `(records + 1,)`.
+    """Return the start of each record in a file, and the end of the last one; shape `(records + 1,)`.
 
     Raises:
-        DataError: the file is truncated or corrupt; the message names the record.
+        DataError: the file is truncated or corrupt; the message shows the record.
     """
     with Path(path).open("rb") as file:
         size = os.fstat(file.fileno()).st_size
@@ -164,10 +168,10 @@ def build_index(path: str) -> NDArray[np.int64]:
             return np.zeros(1, np.int64)
         with mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
             if hasattr(data, "madvise"):
-                data.madvise(mmap.MADV_RANDOM)  # the lengths are far apart, and what is between them is not needed
+                data.madvise(mmap.MADV_RANDOM)  # the lengths are far apart, and the bytes in between are not needed
             index = np.array(_follow(path, data, size), np.int64)
     if index[-1] != size:
-        _refuse(path, len(index) - 2, "is truncated", f"it ends at byte {index[-1]}, and the file at byte {size}")
+        _refuse(path, len(index) - 2, "is truncated", f"it ends at byte {index[-1]}, but the file at byte {size}")
     return index
 
 
@@ -182,8 +186,8 @@ def _follow(path: str, data: mmap.mmap, size: int) -> list[int]:
         begin += _length(header)[0] + _HEADER + _FOOTER
         begins.append(begin)
     if begin < size:
-        begins.append(begin + _HEADER)  # of a header that is not whole
-    begins[-1] = min(begins[-1], 1 << 62)  # no file is as long, and NumPy's numbers end soon after
+        begins.append(begin + _HEADER)  # of an incomplete header
+    begins[-1] = min(begins[-1], 1 << 62)  # no file is this long, and larger numbers would overflow in NumPy
     return begins
 
 
@@ -192,7 +196,7 @@ def _refuse(path: str, record: int, what: str, where: str) -> NoReturn:
 
 
 def masked_crc(data: bytes) -> int:
-    """Compute CRC-32C as TFRecord stores it: rotated, and with a constant added.
+    """Compute CRC-32C in the form of TFRecord: rotated, with a constant added.
 
     Raises:
         MissingDependencyError: google-crc32c is not installed.
@@ -207,7 +211,7 @@ def _mask(crc: int) -> int:
 @cache
 def _crc32c() -> Callable[[bytes], int]:
     try:
-        import google_crc32c  # noqa: PLC0415  # files of array_record are read without it
+        import google_crc32c  # noqa: PLC0415  # files of array_record do not need it
     except ImportError as error:
         raise MissingDependencyError(
             f"the checksums of TFRecord files need the package google-crc32c, which failed to import: {error}.\n"
@@ -218,19 +222,19 @@ def _crc32c() -> Callable[[bytes], int]:
 
 
 def default_folder() -> Path:
-    """Return the folder for the indices: below `XDG_CACHE_HOME`, or `~/.cache`."""
+    """Return the folder for the indices: in `XDG_CACHE_HOME`, or `~/.cache`."""
     return Path(os.environ.get("XDG_CACHE_HOME") or Path.home() / ".cache", "resumable", "tfrecord-index")
 
 
 def find_index(path: str, folder: Path | None) -> NDArray[np.int64]:
-    """Load the index of where a file's records begin, or build it and keep it in a file, so that it is built once.
+    """Load the index of a file's records, or build and save it.
 
-    One that belongs to a file of another size or time, or is damaged, is rebuilt. Where the folder cannot be written
-    to, the index is kept in memory only.
+    An index is rebuilt if it is damaged, or if the size or time of the file has changed. If the folder cannot be
+    written to, the index is kept in memory only.
 
     Args:
         path: of the TFRecord file.
-        folder: where indices are kept; None: nowhere.
+        folder: folder for the indices; None to keep none.
     """
     if folder is None:
         return build_index(path)
@@ -259,7 +263,7 @@ def _load(file: Path, key: list[int]) -> NDArray[np.int64] | None:
 
 
 def _save(file: Path, key: list[int], index: NDArray[np.int64]) -> None:
-    """Write a file that has its name only once it is whole: other processes may be at the same."""
+    """Write a file that gets its name only once it is complete, as other processes may write it at the same time."""
     file.parent.mkdir(parents=True, exist_ok=True)
     head = np.array([*key, _hash(index.tobytes())], np.int64)
     with tempfile.NamedTemporaryFile(dir=file.parent, delete=False) as temporary:

@@ -1,4 +1,4 @@
-"""Splits as map-style datasets, opened in each process that reads them: ours, and data sources that TFDS made."""
+"""Splits as map-style datasets that each reading process opens: ours, and data sources made by TFDS."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ if TYPE_CHECKING:
     from resumable.backends.tfds.layout import Layout
     from resumable.backends.tfds.records import ArrayRecords
 
-    # For type checkers only: a DataLoader takes any object with a length and indices, and torch may not be there.
+    # For type checkers only: a DataLoader takes any object with a length and indices, and PyTorch may be missing.
     _Base = Dataset[Any]
 else:
     _Base = object
@@ -38,16 +38,16 @@ _MOST_THREADS = 8
 
 
 class TfdsSource(_Base):
-    """A split of a dataset, read by index. `resumable.backends.tfds.source` makes it.
+    """A split of a dataset that is read by index, made by `resumable.backends.tfds.source`.
 
-    Give it to `resumable.wrap`, or to a `DataLoader` as its dataset. It can be pickled, and each process opens the
-    files for itself.
+    Pass it to `resumable.wrap`, or to a `DataLoader` as its dataset. It can be pickled, and each process opens the
+    files itself.
 
     Attributes:
-        threads: threads that read ahead where `wrap` reads it in this process.
+        threads: number of threads that read ahead if `wrap` reads it in this process.
     """
 
-    def __init__(  # noqa: PLR0913  # made in one place
+    def __init__(  # noqa: PLR0913  # called in one place
         self,
         layout: Layout,
         records: TFRecords | ArrayRecords,
@@ -78,11 +78,11 @@ class TfdsSource(_Base):
 
     @property
     def makes_batches(self) -> bool:
-        """Whether `batch` can be asked, once `prepare` was called: the images have equal shapes."""
+        """Whether `batch` can be used after `prepare`: the images have the same shape."""
         return self._decoding.makes_batches
 
     def batch(self, indices: list[int]) -> Any:
-        """Return what stacking the samples gives, by fewer calls: arrays `(len(indices), ...)`."""
+        """Return the stacked samples, with fewer calls: arrays `(len(indices), ...)`."""
         batch = self._decoding.batch([self.record(index) for index in indices])
         if self._add_tfds_id:
             batch["tfds_id"] = [self.tfds_id(index).encode() for index in indices]
@@ -100,12 +100,12 @@ class TfdsSource(_Base):
         return self._records[self._place(index)]
 
     def tfds_id(self, index: int) -> str:
-        """Return the name that TensorFlow Datasets gives a sample: file and number of the record in it."""
+        """Return the name that TensorFlow Datasets uses for a sample: file, and number of the record in it."""
         run, record = self._layout.locate(self._place(index))
         return f"{Path(run.path).name}__{record}"
 
     def build_index(self) -> int:
-        """Build the index of every TFRecord file now, with a progress bar, instead of when it is first read from.
+        """Build the index of every TFRecord file now, with a progress bar, instead of when a file is first read.
 
         Returns:
             The number of records in the files.
@@ -116,7 +116,7 @@ class TfdsSource(_Base):
         return sum(map(self._records.build_index, tqdm(runs, desc="indexing", unit="file", delay=1.0, leave=False)))
 
     def prepare(self) -> None:
-        """Import what decodes, so that threads do not do so at the same time."""
+        """Import the decoder, so that threads do not import it at the same time."""
         self._decoding.prepare()
 
     def _place(self, index: int) -> int:
@@ -127,13 +127,13 @@ class TfdsSource(_Base):
 
 
 class GuardedSource:
-    """A data source of `tfds.data_source` as it is, with its identity, and with forks seen in which it would crash.
+    """Reads a data source of `tfds.data_source`, adds its identity, and detects forks in which it would crash.
 
     Args:
-        source: the user's; it decodes as it always does.
+        source: the user's; it decodes as usual.
 
     Raises:
-        UnsupportedError: it has other samples than its split.
+        UnsupportedError: its samples are not those in its split.
     """
 
     def __init__(self, source: Any) -> None:
@@ -143,7 +143,7 @@ class GuardedSource:
         if len(layout) != len(source):
             raise UnsupportedError(
                 f"the data source has {len(source)} samples, but its split {source.split!r} has {len(layout)}.\n"
-                "Of parquet files, TensorFlow Datasets reads all samples, whatever the slice. Use a whole split."
+                "From parquet files, TensorFlow Datasets reads all samples, even for a slice. Use a full split."
             )
         self._process = os.getpid()
         self._threaded = layout.file_format == "array_record"
@@ -179,10 +179,10 @@ def _is_open(source: Any) -> bool:
 
 
 def _decoder_of(source: Any) -> str:
-    """Name what makes the samples, as it decides about the pixels."""
+    """Return the name of the decoder, which determines the pixels."""
     if source.deserialize_method.value != "deserialize_and_decode":
         return str(source.deserialize_method.value)
-    from tensorflow_datasets.core.features import image_feature  # noqa: PLC0415  # it is imported already
+    from tensorflow_datasets.core.features import image_feature  # noqa: PLC0415  # already imported
 
     library = "pil" if image_feature.cv2 is None else "cv2"
     return library if not source.decoders else f"{library}, {_describe_decoders(source.decoders)}"
@@ -195,6 +195,6 @@ def _describe_decoders(decoders: Any) -> str:
 
 
 def default_threads() -> int:
-    """Count the processors that this process may use, up to a limit."""
+    """Return the number of processors that this process may use, up to a limit."""
     count = len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
     return min(count, _MOST_THREADS)

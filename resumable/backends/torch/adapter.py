@@ -1,4 +1,4 @@
-"""Takes a `DataLoader` apart: which backend it needs, and with which options; refuses one that would fail late."""
+"""Adapts a `DataLoader`: picks the backend and its options, and rejects loaders that would fail later."""
 
 from __future__ import annotations
 
@@ -54,90 +54,90 @@ __all__ = ["adapt"]
 
 
 _GIVE_SAMPLER = (
-    "Define __len__; or pass the DataLoader a custom sampler or batch_sampler, which says what there is: then it needs "
-    "no length."
+    "Define __len__, or pass the DataLoader a custom sampler or batch_sampler: it determines the epoch, so no length "
+    "is needed."
 )
-_OWN_ORDER = "The dataset gives its samples in an order of its own."
+_OWN_ORDER = "An IterableDataset determines its own order: shuffle in its __iter__ instead."
 _DIVIDED = (
-    "The ranks get disjoint samples by their index. If the dataset of each rank has only that rank's samples, give "
-    "world=World(0, 1), and each rank its own state."
+    "Samples are divided among the ranks by index. If each rank's dataset holds only that rank's samples, pass "
+    "world=World(0, 1) and save one state per rank."
 )
 
 
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
-    """Adapt a `DataLoader`; None where a subclass iterates in a way of its own."""
+    """Adapt a `DataLoader`. Returns None if a subclass overrides the iteration."""
     if _iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
         return None
     _refuse_misuse(loader)
     _check(loader, options)
     if is_a(loader.dataset, IterableDataset):
         options.refuse(
-            "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Give drop_last to the DataLoader."
+            "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Pass drop_last to the DataLoader."
         )
         options = divided(loader.dataset, options)
         if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, qualname_of(type(loader.dataset)), options)
         options = options.with_defaults()
         backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
-        # The workers replay, and know the streams.
+        # The workers handle replay and streams.
         return backend(loader, options), replace(options, resume=None, streams=None)
     return _adapt_map_style(loader, options)
 
 
 def _iterates_its_own_way(kind: type[DataLoader[Any]]) -> bool:
-    return kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator  # noqa: SLF001  # what loaders of graphs override
+    return kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator  # noqa: SLF001  # for graph loaders
 
 
 def _refuse_misuse(loader: DataLoader[Any]) -> None:
-    """Refuse a DataLoader over what has no samples by an index, such as a DataLoader, a Loader or a generator.
+    """Reject a DataLoader whose dataset cannot be indexed, such as a DataLoader, a Loader or a generator.
 
     Raises:
-        UnsupportedError: it is one.
+        UnsupportedError: the dataset cannot be indexed.
     """
     inner = loader.dataset
     if is_a(inner, IterableDataset) or has(inner, "__getitem__") or has(inner, "__getitems__"):
         return
     name = qualname_of(type(inner))
     way = (
-        "Wrap the inner one: wrap(loader.dataset)"
+        "Wrap the inner loader: wrap(loader.dataset)"
         if is_a(inner, DataLoader)
         else (
-            "Give the DataLoader a dataset with __getitem__ and __len__, or an IterableDataset; what can be iterated "
-            "needs no DataLoader: wrap(source, batch_size=...)"
+            "Pass the DataLoader a dataset with __getitem__ and __len__, or an IterableDataset. Other iterables need "
+            "no DataLoader: wrap(source, batch_size=...)"
         )
     )
     raise UnsupportedError(
-        f"the dataset of this DataLoader is a {name}, which has no samples by an index.\n"
+        f"the dataset of this DataLoader is a {name}, which cannot be indexed.\n"
         f"Its first sample could not be read. {way}."
     )
 
 
 def _check(loader: DataLoader[Any], options: Options) -> None:
-    shuffle = {} if options.shuffle == "blocks" else {"shuffle": "Give it to the DataLoader."}
+    shuffle = {} if options.shuffle == "blocks" else {"shuffle": "Pass it to the DataLoader."}
     options.refuse(
         "a DataLoader",
         **shuffle,
-        batch_size="Give it to the DataLoader.",
-        transform="Put it into the dataset's __getitem__ or __iter__.",
-        collate="Give collate_fn to the DataLoader.",
+        batch_size="Pass it to the DataLoader.",
+        transform="Apply it in the dataset's __getitem__ or __iter__.",
+        collate="Pass collate_fn to the DataLoader.",
     )
-    if not getattr(loader, "in_order", True):  # torch has it from 2.6 on
+    if not getattr(loader, "in_order", True):  # added in PyTorch 2.6
         raise UnsupportedError(
-            "the DataLoader was made with in_order=False, so its batches come in the order in which workers finish.\n"
-            "That order is another one in every run, and no state could tell it. Make it with in_order=True."
+            "the DataLoader has in_order=False, so batches arrive in whatever order the workers finish.\n"
+            "That order differs on every run, and no state can reproduce it. Use in_order=True."
         )
     if is_a(loader.dataset, (IterDataPipe, MapDataPipe)):
         raise UnsupportedError(
-            "the DataLoader's dataset is a DataPipe, whose shuffling and sharding the DataLoader itself drives.\n"
-            "They would not be driven here. Use a Dataset or an IterableDataset."
+            "the DataLoader's dataset is a DataPipe, which relies on the DataLoader for shuffling and sharding.\n"
+            "resumable does neither for DataPipes. Use a Dataset or an IterableDataset."
         )
 
 
 def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options]:
     options.refuse(
         "a DataLoader over a map-style dataset",
-        resume="It goes to any place without reading what is before.",
-        streams="Its order does not depend on the number of workers or ranks anyway.",
+        resume="A map-style dataset resumes at any position without reading the samples before it.",
+        streams="The order of a map-style dataset never depends on the number of workers or ranks.",
     )
     _refuse_other_order(loader)
     sampler, batch_size, drop_last = _batching(loader)
@@ -145,8 +145,8 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     options = options.resolve_sampler(loader.dataset, length or 0)
     if sampler is None:
         options.refuse(
-            "a DataLoader with a batch sampler of its own",
-            sampler="The batch sampler says what is in a batch; give batch_size to the DataLoader instead of it.",
+            "a DataLoader with a custom batch sampler",
+            sampler="The batch sampler determines the batches: pass batch_size to the DataLoader instead.",
         )
     order = None if sampler is None else find_order(sampler, length or 0, options.stream_seed)
     interleaved = options.order == "torch"
@@ -155,12 +155,12 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
     kept = order is None and options.sampler is None
     own_state_of_dataset = _state_of_dataset(loader, kept=kept)
     if not kept:
-        options.refuse("a DataLoader whose samples have an order by index", shard=_DIVIDED)
+        options.refuse("a DataLoader over a map-style dataset without a custom sampler", shard=_DIVIDED)
     reader, options = _reader(loader, options)
     if own_state_of_dataset is not None:
-        reader.seeding.own.forget("dataset")  # which brings back what it draws from
+        reader.seeding.own.forget("dataset")  # its own state restores its RNGs
     if kept:
-        options.refuse("a DataLoader with a sampler of its own", tail="The sampler says what is in an epoch.")
+        options.refuse("a DataLoader with a custom sampler", tail="The sampler determines the length of an epoch.")
         layers = (sampler, loader.batch_sampler, ask(loader.batch_sampler, "sampler"))
         aware = any(is_a(layer, DistributedSampler) for layer in layers)
         shard = False if aware and options.shard is None else options.shard
@@ -182,10 +182,10 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
 
 
 def _refuse_other_order(loader: DataLoader[Any]) -> None:
-    """Refuse a DataLoader that shuffles a dataset that carries its own order, such as a mixture.
+    """Reject shuffling of a dataset that carries its own order, such as a mixture.
 
     Raises:
-        ConfigurationError: it does, or such a dataset is inside of its own.
+        ConfigurationError: the DataLoader shuffles it, or such a dataset is nested inside its dataset.
     """
     refuse_hidden_order(loader.dataset, "the dataset of this DataLoader")
     if ask(type(loader.dataset), "resumable_order") is None:
@@ -196,14 +196,14 @@ def _refuse_other_order(loader: DataLoader[Any]) -> None:
     if not plain or not (kind is SequentialSampler or divides):
         given = qualname_of(type(sampler if plain else loader.batch_sampler))
         raise ConfigurationError(
-            f"the DataLoader has a {given}, and its dataset, a {type(loader.dataset).__qualname__}, carries its own "
-            "order.\nIts proportions would be lost. Make the DataLoader without shuffle and samplers, or with "
-            "DistributedSampler(..., shuffle=False): each source is shuffled already."
+            f"the DataLoader uses a {given}, but its dataset, a {type(loader.dataset).__qualname__}, carries its own "
+            "order.\nIts proportions would be lost. Create the DataLoader without shuffle and samplers, or with "
+            "DistributedSampler(..., shuffle=False): each source is already shuffled."
         )
 
 
 def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
-    """Return the sampler of single indices (None: batches are the user's own), the batch size and `drop_last`."""
+    """Return the sampler of single indices (None for custom batches), the batch size and `drop_last`."""
     batches: Any = loader.batch_sampler
     if batches is None:
         return loader.sampler, None, False
@@ -213,16 +213,16 @@ def _batching(loader: DataLoader[Any]) -> tuple[Any, int | None, bool]:
 
 
 def _length(dataset: Any, sampler: Any, options: Options) -> int | None:
-    """Return the number of samples; None if the order is a user's own, and nothing else says what there is.
+    """Return the number of samples; None if the order is custom and the number is unknown.
 
     Args:
-        dataset: need not say it, as PyTorch only asks a sampler.
-        sampler: of single indices; None if the batches are the user's own.
-        options: may have a sampler.
+        dataset: may lack `__len__`, as PyTorch only asks the sampler.
+        sampler: yields single indices; None for custom batches.
+        options: may contain a sampler.
 
     Raises:
-        UnsupportedError: nothing says it.
-        ConfigurationError: there are none.
+        UnsupportedError: the number is unknown but needed.
+        ConfigurationError: the dataset is empty.
     """
     known = length_or_none(dataset)
     if not known:
@@ -234,27 +234,25 @@ def _length(dataset: Any, sampler: Any, options: Options) -> int | None:
 
 
 def _state_of_dataset(loader: DataLoader[Any], *, kept: bool) -> OwnState | None:
-    """Return how to get and set what a map-style dataset remembers, where it has a state that can be saved.
+    """Return functions that get and set the state of a map-style dataset, if it has one that can be saved.
 
     Args:
         loader: the user's.
-        kept: it keeps the order of a sampler of its user's own.
+        kept: whether the order comes from a custom sampler.
 
     Warns:
-        PromiseWarning: it has one, and that cannot be saved.
+        PromiseWarning: the dataset has a state that cannot be saved.
     """
     if loader.num_workers:
-        reason = "samples are read by workers, each of which has a copy of it"
+        reason = "the workers read the samples, and each worker has its own copy of the dataset"
         return own_state(
             loader.dataset, unless=reason, advice=", or read without workers (num_workers=0)", stacklevel=7
         )
-    return own_state(
-        loader.dataset, unless="the DataLoader keeps the order of a sampler of your own" if kept else None, stacklevel=7
-    )
+    return own_state(loader.dataset, unless="the DataLoader uses a custom sampler" if kept else None, stacklevel=7)
 
 
 def _tails(order: Order | None, world: World | None, batch_size: int | None, *, drop_last: bool) -> tuple[Tail, Tail]:
-    """Return the tail of a `DataLoader`, and the one that earlier versions made of it."""
+    """Return the tail of a `DataLoader`, and the tail that earlier versions used for it."""
     if order is None or order.tails is None:
         tail: Tail = "drop" if drop_last or batch_size is None else "partial"
         return tail, tail
@@ -268,24 +266,23 @@ def _tails(order: Order | None, world: World | None, batch_size: int | None, *, 
 
 
 def _fills_up(length: int, ranks: int, batch_size: int) -> bool:
-    """Return whether samples that are repeated to give each rank as many make another whole batch of the last ones."""
+    """Return whether the samples that pad the ranks to equal length complete one more batch."""
     return -(-length // ranks) // batch_size > length // (ranks * batch_size)
 
 
 def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]:
-    """Make the reader that runs where the samples are read: in the workers, or in this process."""
+    """Make the reader, which runs in the workers or in this process."""
     collates = loader.batch_sampler is not None
     dataset = find_dataset(loader.dataset)
-    recorder = None if loader.num_workers else options.recorder  # a worker writes no record
+    recorder = None if loader.num_workers else options.recorder  # workers do not record
     still = collates and draws_nothing(dataset)
     one_by_one = options.randomness == "sample" and not (still and recorder is None)
     together = collates and not one_by_one and _reads_together(dataset)
     if together and options.randomness is None and not still:
         warnings.warn(
-            f"the dataset {qualname_of(type(loader.dataset))} reads whole batches by __getitems__, so its randomness "
-            "belongs to the batch: augmentations are exact after a resume, but change with the batch size and the "
-            'number of ranks.\nGive wrap(..., randomness="batch") to accept it, or randomness="sample" to read the '
-            "samples one by one.",
+            f"the dataset {qualname_of(type(loader.dataset))} reads whole batches with __getitems__, so its randomness "
+            "is per batch: augmentations resume exactly, but change with the batch size and the number of ranks.\n"
+            'Pass wrap(..., randomness="batch") to accept this, or randomness="sample" to read the samples one by one.',
             PromiseWarning,
             stacklevel=6,
         )
@@ -299,14 +296,14 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
 
 
 def _convert_first(convert: Callable[[Any], Any], samples: list[Any]) -> Any:
-    """Stand for a collate function with `batch_size=None`: the one sample of a request is converted."""
+    """Convert the single sample of a request: the collate function for `batch_size=None`."""
     return convert(samples[0])
 
 
 def _reads_together(dataset: Any) -> bool:
-    """Return whether a dataset reads batches; torch's own Subset has the method for every dataset inside of it.
+    """Return whether a dataset reads whole batches. PyTorch's `Subset` has the method whatever it contains.
 
-    One that can be told what it will be asked for reads its samples one by one, each with a randomness of its own.
+    A dataset with `resumable_prefetch` reads its samples one by one, each with its own random numbers.
     """
     inner = ask(dataset, "dataset") if module_of(type(dataset)) == "torch.utils.data.dataset" else None
     if inner is not None:

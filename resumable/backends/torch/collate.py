@@ -1,7 +1,7 @@
-"""torch's default way to collate, with a shorter one for plain numbers, such as labels.
+"""PyTorch's default collate function, with a faster path for plain numbers, such as labels.
 
-`torch.tensor(list)` takes twice as long as NumPy's array of it and a copy of that. What comes out is the same: dtype,
-memory, and errors.
+`torch.tensor(list)` takes twice as long as making a NumPy array and copying it. The results are the same: dtype, memory
+and errors.
 """
 
 from __future__ import annotations
@@ -21,12 +21,12 @@ __all__ = ["collating"]
 
 
 def collating(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
-    """Return what collates as a function does: another one for torch's default, else the same."""
+    """Return an equivalent collate function: a faster one for PyTorch's default, otherwise the same function."""
     return _collate if collate is default_collate else collate
 
 
 def _collate(batch: Any) -> Any:
-    known = theirs.default_collate_fn_map  # read each time, as users add to it
+    known = theirs.default_collate_fn_map  # read each time, as users may add to it
     function, replaced = _OWN.get(type(batch[0]), (None, None)) if type(batch) is list and batch else (None, None)
     if function is not None and known.get(type(batch[0])) is replaced:
         return function(batch)
@@ -45,11 +45,11 @@ def _floats(batch: Sequence[Any], *, collate_fn_map: Any = None) -> torch.Tensor
 
 
 def _filled(batch: Sequence[Any], kind: type, dtype: torch.dtype) -> torch.Tensor | None:
-    """Return a tensor of plain numbers; None where torch has to look at them, as booleans are integers, too."""
+    """Return a tensor of plain numbers; None if PyTorch must handle them: booleans, for example, are integers too."""
     if set(map(type, batch)) != {kind}:
         return None
     tensor = torch.empty(len(batch), dtype=dtype)
-    if type(tensor) is not torch.Tensor:  # by a mode of torch's
+    if type(tensor) is not torch.Tensor:  # inside a mode of PyTorch
         return None
     try:
         numbers = np.array(batch, "int64" if kind is int else "float64")  # `int` is shorter on Windows

@@ -1,8 +1,8 @@
-"""Map-style datasets with a sampler or batch sampler of the user's own: its order is kept.
+"""Map-style datasets with a custom sampler or batch sampler, whose order is kept.
 
-A sampler with a state resumes by that, taken after each batch of indices, as the workers read ahead. Any other one is
-replayed: its indices are drawn again, no data is read, and those of the batch before the place are compared. A sampler
-that is not told the epoch by `set_epoch` is replayed from epoch 0, as its order may depend on what it gave before.
+A sampler with a state resumes from that state, saved after each batch of indices because workers read ahead. Any other
+sampler is replayed: it yields its indices again without reading data, and the indices of the batch before the position
+are compared. A sampler without `set_epoch` is replayed from epoch 0, as its order may depend on earlier epochs.
 """
 
 from __future__ import annotations
@@ -53,9 +53,9 @@ __all__ = ["CustomOrderBackend"]
 
 
 _HINTS = dict.fromkeys(
-    ("batch", "drop_last", "order", "parameters"), "Make the DataLoader with the options that the run was started with."
+    ("batch", "drop_last", "order", "parameters"), "Use the same DataLoader options as the original run."
 )
-_LARGEST = 1 << 62  # samples of an epoch, as positions are 64-bit integers
+_LARGEST = 1 << 62  # samples per epoch; positions are 64-bit integers
 
 
 _ORDER_STREAM = 1
@@ -74,13 +74,13 @@ _REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
 
 
 class CustomOrderBackend:
-    """Reads the batches that a user's sampler asks for.
+    """Reads the batches that a custom sampler asks for.
 
     Args:
         loader: the user's.
-        reader: reads a request where the samples are read.
+        reader: reads the samples of a request.
         options: seed, world, randomness and identity.
-        length: number of samples of the dataset; None if it does not say: only the sampler must know them.
+        length: number of samples of the dataset; None if it has no length, as only the sampler needs to know.
     """
 
     kind = "torch-map-own-order"
@@ -97,7 +97,7 @@ class CustomOrderBackend:
             length=self._order.length,
             keyed=True,
             needs_shard=True,
-            compares_itself=True,  # an element is a batch of samples, and what is restored is its indices
+            compares_itself=True,  # elements are batches, but a restore concerns only their indices
         )
         self.stored = None if length is None else stored_by(reader.source, length)
         shows = shown(loader, "dataset")
@@ -109,11 +109,11 @@ class CustomOrderBackend:
         }
 
     def open(self, epoch: int) -> Iterator[Any]:
-        """Begin an epoch."""
+        """Start an epoch."""
         return self._begin(epoch, self._order.draw(epoch))
 
     def snapshot(self) -> Any:
-        """Return the sampler's state after the batch that was yielded last; None where it has none."""
+        """Return the sampler's state after the last yielded batch; None if it has no state."""
         if not self._order.stateful:
             return None
         if self._batches is None:
@@ -121,33 +121,33 @@ class CustomOrderBackend:
         return self._batches.snapshot()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give the sampler its state back, and go on."""
+        """Restore the sampler's state, and continue."""
         drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
     def own_fields(self, snapshot: Any) -> list[Any]:
-        """Return what of a snapshot is not the sampler's own state."""
+        """Return the fields of a snapshot other than the sampler's own state."""
         step, samples, ended = snapshot["step"], snapshot["samples"], snapshot.get("ended", False)
         if (
             not type(step) is type(samples) is int
             or not 0 <= min(step, samples) <= max(step, samples) <= _LARGEST
             or type(ended) is not bool
         ):
-            raise TypeError(f"source_state.snapshot was taken after {step!r} batches of {samples!r} samples: {ended!r}")
+            raise TypeError(f"source_state.snapshot has step {step!r}, samples {samples!r} and ended {ended!r}")
         return [step, samples, ended]
 
     def elements_before(self, snapshot: Any) -> int:
-        """Return how many batches were given before a snapshot."""
+        """Return how many batches were yielded before a snapshot."""
         step: int = self.own_fields(snapshot)[0]
         return step
 
     @property
     def replay_witness(self) -> Callable[[int], list[Any] | None] | None:
-        """Returns the indices of the batch before a step; None for a sampler with a state, which is not replayed."""
+        """Returns the indices of the batch before a step; None for a sampler with a state, as it is not replayed."""
         return None if self._order.stateful else self._indices_before
 
     def close(self) -> None:
-        """End the workers that live on between epochs."""
+        """Stop the persistent workers."""
         self._engine.close()
 
     def _indices_before(self, step: int) -> list[Any] | None:
@@ -168,9 +168,9 @@ def _requests(drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], epoch: int,
 
 
 class _Batches:
-    """Batches of an epoch, each with what the sampler's state was when its indices were drawn."""
+    """The batches of an epoch, each with the sampler's state after it yielded their indices."""
 
-    anywhere = False  # only before the first batch is read: what workers read ahead comes before what is skipped
+    anywhere = False  # skip only before the first batch: batches that were read ahead would precede the skipped ones
 
     def __init__(
         self, drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], reading: Iterator[Any], snapshot: Any, *, kept: int
@@ -193,7 +193,7 @@ class _Batches:
         return batch
 
     def skip(self, count: int) -> None:
-        """Draw the indices of `count` batches and read none of them."""
+        """Take the indices of `count` batches from the sampler without reading the samples."""
         for done in range(count):
             drawn = next(self._drawn, None)
             if drawn is None:
@@ -201,7 +201,7 @@ class _Batches:
             self._pass(drawn)
 
     def snapshot(self) -> Any:
-        """Return the sampler's state after the last batch; after the end, that from which the next epoch begins."""
+        """Return the sampler's state after the last batch; after the end, its state at the start of the next epoch."""
         if self._over and self._snapshot is not None:
             return {**self._snapshot, "step": 0, "samples": 0, "ended": False}
         return self._snapshot
@@ -211,7 +211,7 @@ class _Batches:
         self._reading.close()  # type: ignore[attr-defined]  # a generator
 
     def indices_before(self, step: int) -> list[Any] | None:
-        """Return the indices of the batch before a step, if that is among the last ones."""
+        """Return the indices of the batch before a step, if it is one of the latest batches."""
         return dict(self._passed).get(step)
 
     def _pass(self, drawn: IndexBatch) -> None:
@@ -220,10 +220,10 @@ class _Batches:
 
 
 class UserOrder:
-    """Draws batches of indices from a private copy of the user's sampler, under a randomness of its own.
+    """Takes batches of indices from a private copy of the user's sampler, with separate randomness.
 
     Args:
-        loader: the user's; its sampler is copied where it can be.
+        loader: the user's; its sampler is copied if possible.
         options: seed and randomness.
     """
 
@@ -249,13 +249,13 @@ class UserOrder:
 
     @property
     def identity(self) -> dict[str, Any]:
-        """Plain values that tell this order from others."""
+        """Plain values that identify this order."""
         batch = 0 if self._own_batches else self._batch_size or 1
         return {"order": qualname_of(type(self._user)), "batch": batch, "parameters": self._parameters}
 
     @property
     def length(self) -> int | None:
-        """Batches per epoch, where the sampler knows."""
+        """Batches per epoch, if the sampler knows."""
         batches = self._loader.batch_sampler
         return length_or_none(self._user if batches is None else batches)
 
@@ -270,7 +270,7 @@ class UserOrder:
         return self._draw(epoch, 0, 0)
 
     def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[IndexBatch]:
-        """Give the sampler its state back, and yield the rest of the epoch's batches of indices.
+        """Restore the sampler's state, and yield the remaining batches of indices of the epoch.
 
         Args:
             epoch: the epoch.
@@ -287,7 +287,7 @@ class UserOrder:
         return self._draw(epoch, step, samples)
 
     def _draw(self, epoch: int, step: int, samples: int) -> Iterator[IndexBatch]:
-        self._next_epoch = -1  # until the end, the sampler's memory is that of no epoch's beginning
+        self._next_epoch = -1  # until the end, the sampler is not at the start of any epoch
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
         self._tell_epoch(epoch)
         with self._guard(order_keys.batch(samples)):
@@ -317,8 +317,9 @@ class UserOrder:
     def _replay_epochs(self, epoch: int) -> None:
         if epoch > FARTHEST:
             raise UnsupportedError(
-                f"epoch {epoch} was asked for, and the sampler {qualname_of(type(self._user))} gets there by drawing "
-                "all epochs before it.\nThat would take forever. If the number is right, give the sampler set_epoch."
+                f"epoch {epoch} was requested, but the sampler {qualname_of(type(self._user))} can only get there by "
+                "replaying every epoch before it.\nThat would take forever. If the number is correct, define "
+                "set_epoch() on the sampler."
             )
         self._sampler, self._next_epoch = self._copy(), 0
         for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
@@ -326,7 +327,7 @@ class UserOrder:
                 pass
 
     def _copy(self) -> Any:
-        """Copy the user's sampler and not the data that it knows; the user's own is used where it cannot be copied."""
+        """Copy the user's sampler but not its dataset; return the original if it cannot be copied."""
         known = {id(self._loader.dataset): self._loader.dataset}
         return survive(None, lambda: copy.deepcopy(self._user, known), self._user)
 
@@ -350,9 +351,9 @@ class UserOrder:
 class IndexBatch(NamedTuple):
     """A batch of indices with the keys of its samples.
 
-    `step` counts the batches before it, `samples` the samples up to and with it. `state` is the sampler's after it;
-    after the last batch (`ended`) it is the one after the end of the epoch, as some samplers reach their end while
-    they give the last batch.
+    `step` is the number of batches before it, `samples` the number of samples up to and including it. `state` is the
+    sampler's state after it. After the last batch (`ended`), it is the state after the end of the epoch, as some
+    samplers finish the epoch when they yield the last batch.
     """
 
     indices: list[Any]
@@ -365,9 +366,9 @@ class IndexBatch(NamedTuple):
 
 
 def _parameters(sampler: Any) -> dict[str, Any]:
-    """Return the parameters that a sampler was made with, as far as it keeps plain values under their names.
+    """Return the parameters of a sampler's constructor, if it keeps them as plain values under their names.
 
-    No property is asked for, as that is a user's code. What says how far a run is, or which rank this is, may differ.
+    Properties are not read, as they run user code. Parameters that describe the progress or the rank are left out.
     """
     signature = signature_of(type(sampler))
     names = set() if signature is None else set(signature.parameters) - _OF_THE_RUN
@@ -377,14 +378,14 @@ def _parameters(sampler: Any) -> dict[str, Any]:
 
 
 def _copy_index(index: Any) -> Any:
-    """Copy an index that the sampler may fill again: the next one is asked for before this one is read."""
+    """Copy an index that the sampler may reuse: the next index is requested before this one is read."""
     if is_exactly(index, _REFILLED):
         return index.copy()
     return index.clone() if type(index) is torch.Tensor else index
 
 
 def _iterate_once(source: Iterator[Any]) -> Iterator[Any]:
-    """Yield what an iterator gives; `islice` calls `iter` on what it gets, by which a sampler may set itself back."""
+    """Yield the items of an iterator without calling `iter` on it, as `islice` does: that may reset a sampler."""
     while True:
         try:
             index = next(source)
@@ -402,10 +403,10 @@ def _chunks(source: Iterator[Any], size: int, *, drop_last: bool) -> Iterator[li
 
 def _not_copied(sampler: Any) -> str:
     return (
-        f"the sampler {qualname_of(type(sampler))} cannot be copied, so your own object is drawn from, and it cannot "
-        "begin again.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
-        "may be another one.\nGive the sampler state_dict and load_state_dict, or set_epoch, or let copy.deepcopy work "
-        "(often a lock, a file or a generator is in its way)."
+        f"the sampler {qualname_of(type(sampler))} cannot be copied, so the original object is used, and it cannot be "
+        "restarted.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
+        "may differ.\nDefine state_dict and load_state_dict on the sampler, or set_epoch, or make copy.deepcopy work "
+        "(a lock, a file or a generator often prevents it)."
     )
 
 

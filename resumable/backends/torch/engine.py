@@ -1,4 +1,4 @@
-"""The user's `DataLoader` rebuilt around what we want to be read: same workers, same options, our requests."""
+"""Rebuilds the user's `DataLoader` for our requests, with the same workers and options."""
 
 from __future__ import annotations
 
@@ -31,22 +31,22 @@ __all__ = ["Engine", "WorkerSetup", "make_engine", "meter_of", "restart_policy_o
 
 
 def make_engine(loader: DataLoader[Any], reader: Reader, options: Options, meter: Meter | None) -> Engine:
-    """Return what reads requests with the workers of a `DataLoader`, or in this process where it has none."""
+    """Return an engine that reads requests in the workers of a `DataLoader`, or in this process if it has none."""
     dataset = RequestDataset(reader, in_worker=loader.num_workers > 0)
     setup = WorkerSetup(loader.worker_init_fn, stacks=wants_stacks(loader, options))
     return Engine(loader, dataset, setup, restart_policy_of(loader, options), meter)
 
 
 class Engine:
-    """Runs worker processes with the options of the user's `DataLoader`, which is left alone.
+    """Runs worker processes with the options of the user's `DataLoader`, which is not modified.
 
     Args:
         loader: the user's.
-        dataset: what the workers run: a `RequestDataset` if it is to be asked by requests, else iterable-style.
+        dataset: runs in the workers: a `RequestDataset` to read requests, otherwise iterable-style.
         setup: runs first in each worker.
-        policy: decides whether workers are started again if one dies, which those of a stream tell by `WorkersDied`;
-            None for an error.
-        meter: is told what the workers measure.
+        policy: decides whether to restart workers if one dies (`WorkersDied` for the workers of a stream); None to
+            raise an error.
+        meter: records what the workers measure.
     """
 
     def __init__(
@@ -72,7 +72,7 @@ class Engine:
         return self._workers.run(requests, seed=int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
 
     def close(self) -> None:
-        """End the workers that live on between runs."""
+        """Stop the workers that persist between runs."""
         self._workers.close()
 
 
@@ -89,8 +89,8 @@ class WorkerSetup:
 
     Args:
         function: the user's `worker_init_fn`, or None.
-        rotation: number that the first worker goes by; the others follow in turn.
-        stacks: let the workers write their stacks when they are asked for.
+        rotation: number of the first worker; the others follow in order.
+        stacks: let the workers write their stacks on request.
     """
 
     def __init__(self, function: Callable[[int], None] | None, rotation: int = 0, *, stacks: bool = False) -> None:
@@ -99,7 +99,7 @@ class WorkerSetup:
         self._heeded: frozenset[int] = frozenset()
 
     def __getstate__(self) -> dict[str, Any]:
-        """Take along what a process that is not forked cannot know."""
+        """Include what a process that is not forked cannot know."""
         return vars(self) | {"_heeded": heeded()}
 
     def __call__(self, worker: int) -> None:
@@ -113,7 +113,7 @@ class WorkerSetup:
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers
-        # The object is frozen for users; what it says has to be true for theirs, not for our wrapper.
+        # The object is read-only for users. It must describe the user's dataset, not our wrapper.
         object.__setattr__(info, "seed", info.seed - worker + number)
         object.__setattr__(info, "id", number)
         object.__setattr__(info, "dataset", info.dataset.user_dataset)  # type: ignore[attr-defined]  # always ours
@@ -122,9 +122,10 @@ class WorkerSetup:
 
 
 def _keep_no_common_lock() -> None:
-    """Give the progress bars of this process a lock of its own.
+    """Set a separate lock for the progress bars of this process.
 
-    tqdm has one for all forked processes, the training process included: one that is killed with it stops them all.
+    tqdm shares one lock among all forked processes, the training process included. A process that is killed while it
+    holds the lock would block them all.
     """
     tqdm = sys.modules.get("tqdm")
     if tqdm is not None:
@@ -132,27 +133,27 @@ def _keep_no_common_lock() -> None:
 
 
 def restart_policy_of(loader: DataLoader[Any], options: Options, *, fixed: bool = False) -> RestartPolicy | None:
-    """Return what decides whether workers are started again, where there are any and the user wants it.
+    """Return the policy that decides whether to restart workers; None without workers, or if the user wants no restart.
 
     Args:
         loader: the user's.
-        options: say whether.
-        fixed: the number of workers belongs to the stream.
+        options: the user's choice.
+        fixed: whether the stream depends on the number of workers.
     """
     restarts = options.on_worker_death == "restart" and loader.num_workers > 0
     return RestartPolicy(loader.num_workers, fixed=fixed) if restarts else None
 
 
 def meter_of(loader: DataLoader[Any]) -> Meter | None:
-    """Return what measures the workers of a `DataLoader`, where it has any."""
+    """Return the meter for the workers of a `DataLoader`; None if it has none."""
     return Meter() if loader.num_workers else None
 
 
 def wants_stacks(loader: DataLoader[Any], options: Options) -> bool:
-    """Return whether workers may be asked for their stacks: by `stall_after`, or where one that hangs is ended."""
+    """Return whether workers may be asked for their stacks: for `stall_after`, or before one that hangs is killed."""
     return options.stall_after is not None or (options.on_worker_death == "restart" and loader.timeout > 0)
 
 
 def shown(loader: DataLoader[Any], *also: str) -> dict[str, Any]:
-    """Return what a Loader shows of a `DataLoader`."""
+    """Return the attributes of a `DataLoader` that its Loader also has."""
     return {name: getattr(loader, name) for name in ("batch_size", "num_workers", "collate_fn", *also)}

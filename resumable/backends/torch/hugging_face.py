@@ -1,7 +1,7 @@
-"""Changes to Hugging Face's streams in a worker: the epoch is the worker's own, and a state goes to its own shards.
+"""Changes to Hugging Face streams in a worker: each worker has its own epoch, and a state reaches its own shards only.
 
-Private names of `datasets` (seen in 5.2): `_iter_pytorch`, `_prepare_ex_iterable_for_iteration`,
-`_starting_state_dict`. Where one is missing, nothing is changed.
+Uses private names of `datasets` (seen in 5.2): `_iter_pytorch`, `_prepare_ex_iterable_for_iteration`,
+`_starting_state_dict`. If one is missing, nothing is changed.
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["keep_own_epochs", "mend_restoring"]
+__all__ = ["keep_own_epochs", "restore_own_shards"]
 
 
 _ITERATE, _PREPARE, _STARTING = "_iter_pytorch", "_prepare_ex_iterable_for_iteration", "_starting_state_dict"
@@ -24,11 +24,11 @@ _OF_WORKER = "_resumable_of_worker"  # set on a stream from the start of `_iter_
 
 
 def keep_own_epochs() -> None:
-    """In a worker, let each epoch that a Hugging Face stream is told there be this worker's alone.
+    """In a worker, keep the epoch of a Hugging Face stream private to that worker.
 
-    Its memory is shared so that the training process can tell persistent workers, and stays so where only the training
-    process tells it. But a dataset around the stream may tell it at a time of its own, as those do that repeat their
-    data in `__iter__`, and another loader over the same stream may be in another epoch.
+    The epoch is in shared memory so the training process can set it for persistent workers. That stays so if only the
+    training process sets it. But a dataset that contains the stream may set it at a different time, as datasets do that
+    repeat their data in `__iter__`. And a different loader over the same stream may be in a different epoch.
     """
     stream = getattr(sys.modules.get("datasets"), "IterableDataset", None)
     tell = getattr(stream, "set_epoch", None)
@@ -45,12 +45,13 @@ def keep_own_epochs() -> None:
     stream.set_epoch = set_epoch
 
 
-def mend_restoring() -> None:
-    """In a worker, or where one is played, let a stream's state go to the worker's own shards alone.
+def restore_own_shards() -> None:
+    """In a worker, real or simulated, load a stream's state only into the worker's own shards.
 
-    In a worker, `datasets` gives the state to the stream of all shards, and then to that of the worker's own shards,
-    whose state it is. Where a stream has a list of states, of which the worker's is another length, the first of the
-    two fails, as for `shuffle(buffer_size=1)` and `concatenate_datasets`. What it is for is the second alone.
+    In a worker, `datasets` loads the state into the stream of all shards first, and then into the stream of the
+    worker's own shards, to which it belongs. If a stream has a list of states, and the worker's list has a different
+    length, the first load fails, as with `shuffle(buffer_size=1)` and `concatenate_datasets`. Only the second load is
+    needed.
     """
     stream = getattr(sys.modules.get("datasets"), "IterableDataset", None)
     iterate, prepare = getattr(stream, _ITERATE, None), getattr(stream, _PREPARE, None)

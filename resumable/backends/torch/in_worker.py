@@ -1,4 +1,4 @@
-"""What runs in the workers of an iterable-style `DataLoader`, and how far each worker is, as values that travel."""
+"""Code that runs in the workers of an iterable-style `DataLoader`, and each worker's state as plain values."""
 
 from __future__ import annotations
 
@@ -22,7 +22,7 @@ from resumable._fetch.transport import Answer
 from resumable._introspection import ask, qualname_of
 from resumable._randomness.keys import SampleKeys, isolated, reseed
 from resumable._stats import Made
-from resumable.backends.torch.hugging_face import keep_own_epochs, mend_restoring
+from resumable.backends.torch.hugging_face import keep_own_epochs, restore_own_shards
 from resumable.errors import StateMismatchError
 from resumable.failpoints import point
 
@@ -40,17 +40,17 @@ __all__ = ["LENIENT", "Item", "StreamPlan", "WorkerEpoch", "WorkerState", "Worke
 
 _STREAM = 2
 LENIENT, _ELSEWHERE = "lenient", "elsewhere"
-_MOST_BATCHES = 1 << 40  # of an epoch, as no run has
+_MOST_BATCHES = 1 << 40  # per epoch; more than any run has
 
 
 class WorkerStream(IterableDataset[Any]):
-    """Yields an `Item` for every batch; the state that has ended may come without a batch.
+    """Yields an `Item` for every batch; the last item of an epoch may have no batch.
 
     Args:
         loader: the user's; its dataset, batch size, `collate_fn` and `drop_last` are used.
-        plan: where the first epoch is begun.
-        options: seed, randomness, whether the dataset is replayed, and whether canaries are compared.
-        stream: integers that set this rank's keys apart, where ranks have streams of their own.
+        plan: where the first epoch starts.
+        options: seed, randomness, whether to replay the dataset, and whether to compare canaries.
+        stream: integers that distinguish this rank's keys, if each rank has its own stream.
     """
 
     called = "worker"
@@ -62,17 +62,17 @@ class WorkerStream(IterableDataset[Any]):
         self.randomness = options.randomness or "sample"
         self.replays, self.compares = options.resume == "replay", options.compares_data
         self._teller = EpochTeller(loader)
-        self._epochs_begun, self.in_worker = 0, False  # whether the global generators of this process may be changed
-        self._next_state = WorkerState()  # where the next epoch begins, if not where the dataset stands by itself
+        self._epochs_begun, self.in_worker = 0, False  # in a worker, the global RNGs may be changed
+        self._next_state = WorkerState()  # where the next epoch starts, unless the dataset continues on its own
 
     def __iter__(self) -> Iterator[Item]:
-        """Begin an epoch: the planned one, later the ones after it."""
+        """Start the planned epoch, or the next one on later calls."""
         info = get_worker_info()
         worker, epoch = (0 if info is None else info.id), self._plan.epoch + self._epochs_begun
         state = self._plan.states[worker] if self._epochs_begun == 0 else self._next_state
         if info is not None and self._epochs_begun == 0:
             keep_own_epochs()
-            mend_restoring()
+            restore_own_shards()
         self._epochs_begun, self._next_state, self.in_worker = self._epochs_begun + 1, WorkerState(), info is not None
         if state.ended:
             self._next_state = WorkerState(state=state.state)
@@ -81,7 +81,7 @@ class WorkerStream(IterableDataset[Any]):
         return running if info is None else sending(stamped(running))
 
     def tell_epoch(self, dataset: Any, epoch: int) -> None:
-        """Tell the dataset the epoch, if it wants to be told."""
+        """Call the dataset's `set_epoch`, if it has one."""
         self._teller.tell(dataset, epoch)
 
     def size(self) -> int:
@@ -89,7 +89,7 @@ class WorkerStream(IterableDataset[Any]):
         return self._batch_size or 1
 
     def batch(self, samples: list[Any]) -> Any:
-        """Make a batch; None where it is incomplete and incomplete ones are dropped."""
+        """Make a batch; None if it is incomplete and incomplete batches are dropped."""
         if self._drop_last and len(samples) < self.size():
             return None
         return [no_end("collate_fn", self._collate, samples if self._batch_size is not None else samples[0])]
@@ -100,24 +100,24 @@ class WorkerStream(IterableDataset[Any]):
 
 
 class EpochTeller:
-    """Calls `set_epoch` in every worker: in one of them alone, and then in the others.
+    """Calls `set_epoch` in one worker first, and then in the others.
 
-    A dataset may keep its epoch in memory that its workers share, and `set_epoch` may add to what is there. Two workers
-    that did so at once would add twice. After the first of them, the others only write what is there already, so they
-    need not wait for each other, and none of them disturbs one that has begun to read.
+    A dataset may keep its epoch in memory that its workers share, and `set_epoch` may increment it. If two workers
+    called it at the same time, they would increment it twice. After the first worker, the others only write the value
+    that is already there. So they need not wait for each other, and do not disturb a worker that is already reading.
 
     Args:
-        loader: the user's; the lock is of its workers' kind.
+        loader: the user's; determines the kind of the lock.
     """
 
     def __init__(self, loader: DataLoader[Any]) -> None:
         self._epoch: Any = None
-        if loader.num_workers > 1:  # asking for the context settles it for the whole process
+        if loader.num_workers > 1:  # get_context() fixes the default for the whole process
             context: Any = loader.multiprocessing_context or get_context()
             self._epoch = context.Value("q", -1)
 
     def tell(self, dataset: Any, epoch: int) -> None:
-        """Tell a dataset the epoch, if it wants to be told."""
+        """Call the dataset's `set_epoch`, if it has one."""
         set_epoch = ask(dataset, "set_epoch")
         if not callable(set_epoch):
             return
@@ -132,7 +132,7 @@ class EpochTeller:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """Where an epoch is begun: the states of all workers, and the number of the one whose turn it is."""
+    """Where an epoch starts: the states of all workers, and the number of the worker whose turn it is."""
 
     epoch: int
     turn: int
@@ -141,16 +141,16 @@ class StreamPlan:
 
 @dataclass(frozen=True, slots=True)
 class WorkerState:
-    """How far one worker is.
+    """The progress of one worker.
 
     Args:
-        batches: batches of this epoch that were delivered.
-        ended: it has no more in this epoch.
-        state: the dataset's own state after them, where it has one.
-        iterator: the state of the dataset's iterator after them, where that has one of its own.
-        canary: digest of the sample that comes next, where there is a state; else of the last one that was delivered.
-        strict: refuse another sample than that, instead of a warning.
-        elsewhere: another rank read it, so that no more is known than how many batches it gave.
+        batches: number of batches delivered in this epoch.
+        ended: whether the worker has finished this epoch.
+        state: the dataset's state after these batches, if it has one.
+        iterator: the state of the dataset's iterator after these batches, if it is separate.
+        canary: digest of the next sample if there is a state; otherwise, of the last delivered sample.
+        strict: whether a different sample is an error instead of a warning.
+        elsewhere: whether a different rank read this stream, so only the number of batches is known.
     """
 
     batches: int = 0
@@ -163,11 +163,11 @@ class WorkerState:
 
     @property
     def has_own(self) -> bool:
-        """Whether there is a state of the dataset's own."""
+        """Whether the dataset or its iterator has a state."""
         return self.state is not None or self.iterator is not None
 
     def as_dict(self) -> dict[str, Any]:
-        """Return plain values; what is None is left out."""
+        """Return plain values, without those that are None."""
         later = {"state": self.state, "iterator": self.iterator, "canary": self.canary}
         return {
             "batches": self.batches,
@@ -178,32 +178,32 @@ class WorkerState:
 
     @classmethod
     def from_dict(cls, values: dict[str, Any]) -> WorkerState:
-        """Make a state of `as_dict`'s values.
+        """Make a state from the values of `as_dict`.
 
         Raises:
             KeyError: a field is missing.
-            ValueError: a field has a value that no worker can have had.
+            ValueError: a field has an impossible value.
         """
         batches, ended = values["batches"], values["ended"]
         later = {name: values.get(name) for name in ("state", "iterator", "canary")}
         if type(batches) is not int or not 0 <= batches <= _MOST_BATCHES:
-            raise ValueError(f"batches of a worker must be an integer of 0 to {_MOST_BATCHES}, but it is {batches!r}")
+            raise ValueError(f"a worker's batches must be an integer from 0 to {_MOST_BATCHES}, but it is {batches!r}")
         if type(ended) is not bool or not isinstance(later["canary"], str | None):
-            raise ValueError(f"ended and canary of a worker are no bool and no string: {ended!r}, {later['canary']!r}")
+            raise ValueError(f"a worker's ended and canary must be a bool and a string: {ended!r}, {later['canary']!r}")
         elsewhere = values.get(_ELSEWHERE, False) is True
         return cls(batches, ended, **later, strict=not values.get(LENIENT, False), elsewhere=elsewhere)
 
 
 class Item(NamedTuple):
-    """What a worker sends.
+    """A message from a worker.
 
     Args:
         worker: its number.
-        state: how far it is after this, as `WorkerState.as_dict` has it.
-        batch: the batch in a list; empty where there was none.
-        first: digest of the batch's first sample, where the state before it is one of the dataset's own.
-        warning: what to warn about.
-        seconds: what reading the batch took, apart from going to the place of a state.
+        state: its state afterwards, in the form of `WorkerState.as_dict`.
+        batch: a list with the batch; empty if there is none.
+        first: digest of the batch's first sample, if the dataset has a state.
+        warning: text of a warning.
+        seconds: time that reading the batch took, without restoring a position.
     """
 
     worker: int
@@ -215,14 +215,14 @@ class Item(NamedTuple):
 
 
 class WorkerEpoch:
-    """One worker's way through one epoch.
+    """One worker's pass through one epoch.
 
     Args:
-        stream: knows how batches are made, and the keys.
-        dataset: what is iterated over.
-        worker: number that sets its keys apart.
+        stream: makes batches and keys.
+        dataset: the dataset to iterate over.
+        worker: number that distinguishes its keys.
         epoch: the epoch.
-        state: where it begins.
+        state: where it starts.
     """
 
     def __init__(self, stream: WorkerStream, dataset: Any, worker: int, epoch: int, state: WorkerState) -> None:
@@ -238,7 +238,7 @@ class WorkerEpoch:
         self._warning: str | None = None
 
     def run(self) -> Iterator[Item]:
-        """Yield its items."""
+        """Yield the items of the epoch."""
         batches, begun, ended = self._state.batches, False, False
         while not ended:
             point("worker.read")
@@ -259,17 +259,17 @@ class WorkerEpoch:
             yield Item(self._worker, after.as_dict(), batch or [], first, warning, perf_counter() - began)
 
     def _start(self) -> None:
-        """Go to the place of the worker's state."""
+        """Go to the position of the worker's state."""
         self._tell_epoch()
         positioner = Positioner(self._reader, self._name, self._report)
         if self._stream.replays or not self._state.has_own:
             self._replay(positioner)
         elif self._state.batches:
             self._restore(positioner)
-        else:  # between two epochs, where no element is known that comes next
+        else:  # between two epochs, where the next element is unknown
             if self._state.state is not None:
                 give_back(self._dataset, self._state.state, self._name())
-            self._tell_epoch()  # again, as the state of the old epoch's end may have brought its number back
+            self._tell_epoch()  # again, as the restored state may contain the number of the old epoch
             self._reader.begin_or(self._open, self._open_again)
 
     def _replay(self, positioner: Positioner) -> None:
@@ -280,13 +280,13 @@ class WorkerEpoch:
             again=self._open_again,
             announced=self._state.has_own,
         )
-        # A rank that reads the stream of another one knows how many batches that gave, but not how small the last was.
+        # A rank that reads another rank's stream knows the number of batches so far, but not the size of the last one.
         ended = self._state.elsewhere and self._position - found < self._stream.size()
         if found < self._position and not ended:
             raise self._too_few(found)
 
     def _restore(self, positioner: Positioner) -> None:
-        """Give the dataset its state back before it is iterated, or after, whichever goes on where it was."""
+        """Restore the dataset's state before calling `iter` or after it, whichever continues at the right sample."""
         own, iterator = self._state.state, self._state.iterator
         orders = orders_of(self._dataset, own, iterator)
         ways = [partial(self._reader.begin, partial(self._open_at, order)) for order in orders]
@@ -304,17 +304,17 @@ class WorkerEpoch:
         return self._iterator  # type: ignore[no-any-return]  # it is one
 
     def _open_to_skip(self) -> Iterator[Any]:
-        """Open the dataset for a replay, and let it skip where it can."""
+        """Open the dataset for a replay, and let it skip if it can."""
         self._iterator = iterator = iterate(self._dataset)
         return iterator
 
     def _open_again(self) -> Iterator[Any]:
-        """Between epochs, some datasets come back at the end of the old epoch, not the beginning of the new one."""
+        """Open the dataset again: between epochs, some datasets restore to the end of the old epoch."""
         self._tell_epoch()
         return self._open()
 
     def _own_states(self) -> tuple[Any, Any]:
-        """Return the state of the dataset, and of its iterator where that is another object with a state."""
+        """Return the state of the dataset, and of its iterator if that is a separate object with a state."""
         if self._stream.replays:
             return None, None
         apart = self._iterator is not self._dataset
@@ -354,24 +354,23 @@ class WorkerEpoch:
     def _report(self, message: str) -> None:
         if self._state.strict:
             raise StateMismatchError(message)
-        self._warning = message + "\nGone on with because of strict=False."
+        self._warning = message + "\nContinuing because of strict=False."
 
     def _too_few(self, drawn: int) -> StateMismatchError:
         return StateMismatchError(
-            f"{self._stream.called} {self._worker} gave fewer samples than the run that saved the state had read "
-            "of it.\n"
+            f"{self._stream.called} {self._worker} yielded fewer samples than the original run had read from it.\n"
             f"  in the checkpoint: {self._position}\n  in this run:       {drawn}\n"
-            "The data changed. Give the data that the run was started with, or start a new run."
+            "The data changed. Restore the data of the original run, or start a new run."
         )
 
 
 def stamped(items: Iterator[Item | None]) -> Iterator[Any]:
-    """Yield a worker's items, those with a batch as being made now."""
+    """Yield a worker's items, with the current time on those that have a batch."""
     for item in items:
         yield Answer(Made(item, 0.0, perf_counter())) if item is not None and item.batch else item
 
 
 def state_of(thing: Any) -> Any:
-    """Return a copy of the state of a dataset or an iterator, or None where it has none."""
+    """Return a copy of the state of a dataset or an iterator; None if it has none."""
     methods = state_methods(thing)
     return None if methods is None else copy.deepcopy(methods[0]())

@@ -1,12 +1,11 @@
 """Iterable-style datasets as a fixed number of logical streams, whatever the numbers of workers and ranks (`streams`).
 
-The streams are what workers are without it: the dataset sees their numbers, each iterates over a copy of the dataset
-with keys and a state of its own, and their batches come in turn. So a state of `N` workers goes on as one of `N`
-streams. A worker gives one batch of each of its streams in turn, so the order is that of the streams, however many
-workers there are:
+The streams take over the role of workers. The dataset sees their numbers, each stream iterates over a copy of the
+dataset with its own keys and state, and their batches alternate. So a state of `N` workers resumes with `N` streams.
+A worker yields one batch from each of its streams in turn, so the order is the same for any number of workers:
 
     worker 0    0  2  4  0  2  4 ...
-    worker 1    1  3  -  1  3  - ...     a worker with fewer streams gives nothing in their place
+    worker 1    1  3  -  1  3  - ...     a worker with fewer streams yields nothing instead
 """
 
 from __future__ import annotations
@@ -26,7 +25,7 @@ from resumable._order.world import World
 from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
 from resumable.backends.torch.engine import Engine, WorkerSetup
-from resumable.backends.torch.hugging_face import keep_own_epochs, mend_restoring
+from resumable.backends.torch.hugging_face import keep_own_epochs, restore_own_shards
 from resumable.backends.torch.in_worker import StreamPlan, WorkerEpoch, WorkerState, WorkerStream, stamped
 from resumable.backends.torch.stream import Batches, TorchStreamBackend
 from resumable.errors import DataError, StateMismatchError, UnevenBatchError, UnsupportedError
@@ -50,7 +49,7 @@ class LogicalStreamBackend(TorchStreamBackend):
 
     Args:
         loader: the user's.
-        options: those of `TorchStreamBackend`, and the number of streams.
+        options: as for `TorchStreamBackend`, and the number of streams.
     """
 
     resets_each_epoch = True
@@ -65,17 +64,17 @@ class LogicalStreamBackend(TorchStreamBackend):
         self.traits = replace(self.traits, needs_shard=False)
         self.inside = replace(self.inside, restarts_workers=False)
         self.dealt_round_robin = options.shard is None
-        # Workers' states know the same streams, unless the dataset has a state: there it may continue over epochs.
+        # A state of workers fits as many streams, unless the dataset has a state, which may carry over epochs.
         self.alternate_identity = None if self._stateful else {**known, "workers": self._streams}
 
     def open(self, epoch: int) -> Iterator[Any]:
-        """Begin an epoch, with fresh copies of the dataset."""
+        """Start an epoch with fresh copies of the dataset."""
         went_on = self._running is not None and self._running.ended_before(epoch)
         plan = StreamPlan(epoch, 0, [WorkerState()] * self._streams)
         return self._go(plan, 0, reuse=went_on and self._loader.persistent_workers)
 
     def snapshot(self) -> Any:
-        """Return the states of all streams after the batch that was yielded last; None before the first."""
+        """Return the states of all streams after the last yielded batch; None before the first."""
         if self._running is None:
             return None
         if self._running.ended:
@@ -83,10 +82,10 @@ class LogicalStreamBackend(TorchStreamBackend):
         return self._running.snapshot()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give every stream its state back, and go on with the one whose turn it is."""
+        """Restore the state of every stream, and continue with the stream whose turn it is."""
         states = [WorkerState.from_dict(values) for values in snapshot["workers"]]
         if len(states) != self._streams:
-            raise ValueError(f"it is of {len(states)} streams, and there are {self._streams}")
+            raise ValueError(f"the snapshot has {len(states)} streams, but this loader has {self._streams}")
         number, world = sum(state.batches for state in states), self._world()
         if world.size > 1:
             _check_even(states, number)
@@ -113,17 +112,17 @@ class LogicalStreamBackend(TorchStreamBackend):
         return Engine(self._loader, streams, setup, meter=self._meter)
 
     def _world(self) -> World:
-        """Return the ranks to which the streams are dealt.
+        """Return the ranks among which the streams are divided.
 
         Raises:
-            UnevenBatchError: they cannot have as many each.
+            UnevenBatchError: the number of ranks does not divide the number of streams.
         """
         world = self._options.find_world() if self._options.shard is None else World()
         if self._streams % world.size:
             raise UnevenBatchError(
-                f"{self._streams} streams cannot be dealt evenly to {world.size} ranks.\n"
-                "Some ranks would have more batches than others. Start with a number of streams that the numbers of "
-                "ranks divide, such as 16 or 60; or give wrap(..., shard=True), by which every rank reads all streams."
+                f"{self._streams} streams cannot be divided evenly among {world.size} ranks.\n"
+                "Some ranks would have more batches than others. Start with a number of streams that all your numbers "
+                "of ranks divide, such as 16 or 60. Or pass wrap(..., shard=True) to let every rank read all streams."
             )
         return world
 
@@ -132,7 +131,7 @@ class LogicalStreamBackend(TorchStreamBackend):
 
 
 def _only_items(running: Iterator[Item | None]) -> Iterator[Item]:
-    """Leave out what only keeps the workers in step."""
+    """Yield the items without the None values that keep the workers in step."""
     try:
         for item in running:
             if item is not None:
@@ -142,57 +141,57 @@ def _only_items(running: Iterator[Item | None]) -> Iterator[Item]:
 
 
 def _check_even(states: Sequence[WorkerState], number: int) -> None:
-    """Refuse the states of streams of which some have ended and others have not: their turn is not that of ranks.
+    """Check that the streams have alternated up to here, as the order of the ranks depends on it.
 
     Raises:
-        StateMismatchError: they are.
+        StateMismatchError: some streams have ended and others have not.
     """
     counts = [state.batches for state in states]
     even = [_given(stream, number, len(states)) for stream in range(len(states))]
     if counts != even:
         raise StateMismatchError(
-            "the state is of a place at which some streams have ended, and others go on.\n"
+            "when this state was saved, some streams had ended and others had not.\n"
             f"  batches of each stream in the checkpoint: {counts}\n"
-            f"  in turn they would be:                    {even}\n"
-            "The ranks would have different numbers of batches. Go on with one rank, or with wrap(..., shard=True), by "
-            "which every rank reads all streams."
+            f"  batches if no stream had ended:           {even}\n"
+            "The ranks would have different numbers of batches. Continue on one rank, or pass wrap(..., shard=True) to "
+            "let every rank read all streams."
         )
 
 
 def _check_here(states: Sequence[WorkerState], own: Sequence[int]) -> None:
-    """Refuse a state in which another rank's streams are left out that this rank is to read.
+    """Check that a state has the dataset's own state for every stream of this rank.
 
     Raises:
-        StateMismatchError: it is one.
+        StateMismatchError: a different rank saved some of them.
     """
     missing = [stream for stream in own if states[stream].elsewhere]
     if missing:
         raise StateMismatchError(
-            "the state lacks the dataset's own state for some streams that this rank reads: another rank saved those.\n"
+            "the checkpoint lacks the dataset's state for some streams that this rank reads: another rank saved it.\n"
             f"  in the checkpoint: {[stream for stream, state in enumerate(states) if not state.elsewhere]}\n"
             f"  in this run:       {list(own)}\n"
-            "The missing ones would begin again. Give each rank the state that it saved itself, on as many ranks; or "
-            'wrap(..., resume="replay") to read the streams again up to the place.'
+            "The missing streams would start over. Use the same number of ranks, and load on each rank the state that "
+            'it saved. Or pass wrap(..., resume="replay") to read the streams again up to the saved position.'
         )
 
 
 class DealtBatches:
-    """Gives the batches of this rank, and `ELSEWHERE` for those of others.
+    """Yields the batches of this rank, and `ELSEWHERE` for the batches of other ranks.
 
-    Batch number `n` of an epoch is that of stream `n mod S`, and rank `r` reads the streams `r, r + W, ...`: so it has
-    one batch in every step of all ranks, and knows of the others by number only. That is exact as long as all streams
-    give as many batches. A rank whose own streams do not is stopped by an error.
+    Batch `n` of an epoch comes from stream `n mod S`, and rank `r` reads the streams `r, r + W, ...`. So each rank has
+    one batch in every step of all ranks, and only counts the batches of the others. That is exact as long as all
+    streams have the same number of batches. If the streams of one rank differ, that rank raises an error.
 
     Args:
         batches: of this rank.
-        world: which rank it is.
-        streams: number of streams of all ranks, `S`.
-        number: of the first batch to give.
+        world: this rank.
+        streams: total number of streams, `S`.
+        number: number of the first batch to yield.
     """
 
     def __init__(self, batches: Batches, world: World, streams: int, number: int) -> None:
         self._batches, self._world, self._streams, self._number = batches, world, streams, number
-        self._round = -1  # the last one in which this rank gave a batch
+        self._round = -1  # the last one in which this rank yielded a batch
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -214,7 +213,7 @@ class DealtBatches:
         try:
             batch = next(self._batches)
         except StopIteration:
-            if stream == self._world.rank:  # the first one of this rank: all streams end here
+            if stream == self._world.rank:  # the first stream of this rank: all streams end here
                 raise
             raise _uneven(self._world.rank, stream, self._number // self._streams) from None
         if self._batches.last != stream:
@@ -227,11 +226,11 @@ class DealtBatches:
         return self._batches.ended
 
     def ended_before(self, epoch: int) -> bool:
-        """Return whether these were all the batches of the epoch just before."""
+        """Return whether these were all the batches of the epoch directly before `epoch`."""
         return self._batches.ended_before(epoch)
 
     def snapshot(self) -> Any:
-        """Return the states of this rank's streams, and how many batches the others have given."""
+        """Return the states of this rank's streams, and the number of batches from the others."""
         states = self._batches.snapshot()["workers"]
         rank, ranks = self._world.rank, self._world.size
         return {
@@ -249,28 +248,28 @@ class DealtBatches:
 
 
 def _given(stream: int, number: int, streams: int) -> int:
-    """Return how many batches a stream gave among the first `number` of all."""
+    """Return how many of the first `number` batches came from a stream."""
     return number // streams + (stream < number % streams)
 
 
 def _uneven(more: int, ended: int, count: int) -> DataError:
     return DataError(
-        f"the streams have different numbers of batches: stream {ended} has ended after {count}, and stream {more} has "
+        f"the streams have different numbers of batches: stream {ended} has ended after {count}, but stream {more} has "
         "more.\n"
-        "The ranks would end at different steps, and wait for each other. Give every stream as much data, or let it "
-        "repeat without an end and count steps; or give wrap(..., shard=True), by which every rank reads all streams."
+        "The ranks would end at different steps and wait for each other. Make all streams equally long, or repeat the "
+        "data endlessly and count steps. Or pass wrap(..., shard=True) to let every rank read all streams."
     )
 
 
 class LogicalStreams(WorkerStream):
-    """Yields an `Item` for every batch of the streams of this process; None where it has no stream for its turn.
+    """Yields an `Item` for every batch of this process's streams; None if no stream of the process has the turn.
 
     Args:
         loader: the user's.
-        plan: where the first epoch is begun: the states of all streams, and the number of the one whose turn it is.
+        plan: where the first epoch starts: the states of all streams, and the number of the stream whose turn it is.
         options: as for `WorkerStream`.
-        stream: integers that set this rank's keys apart, where each rank has all streams.
-        own: numbers of the streams of this rank, rising.
+        stream: integers that distinguish this rank's keys, if each rank has all streams.
+        own: numbers of this rank's streams, ascending.
     """
 
     called = "stream"
@@ -282,10 +281,10 @@ class LogicalStreams(WorkerStream):
         self._initialise, self._own = loader.worker_init_fn, own
 
     def __iter__(self) -> Iterator[Item | None]:  # type: ignore[override]  # None only keeps the workers in step
-        """Begin an epoch: the planned one, later the ones after it, with fresh copies of the dataset."""
+        """Start the planned epoch, or the next one on later calls, with fresh copies of the dataset."""
         info, plan = get_worker_info(), self._plan
         epoch, turn, states = plan.epoch + self._epochs_begun, plan.turn, plan.states
-        mend_restoring()
+        restore_own_shards()
         if self._epochs_begun:
             turn, states = 0, [WorkerState()] * len(states)
         elif info is not None:
@@ -299,12 +298,12 @@ class LogicalStreams(WorkerStream):
         return running if info is None else sending(stamped(running))
 
     def batch(self, samples: list[Any]) -> Any:
-        """Make a batch. In this process as outside of any worker: in one, torch's collate takes shared memory."""
+        """Make a batch. Without workers, hide the stream: PyTorch's collate would use shared memory for a worker."""
         with nullcontext() if self.in_worker else _seen_as(None):
             return super().batch(samples)
 
     def _open(self, number: int, epoch: int, state: WorkerState, base_seed: int) -> Iterator[Item]:
-        """Make a stream; it begins to read when its first item is asked for."""
+        """Make a stream, which starts to read when its first item is requested."""
         streams, dataset = len(self._plan.states), _copied(self.user_dataset)
         info: Any = torchs_worker.WorkerInfo(id=number, num_workers=streams, seed=base_seed + number, dataset=dataset)
         if self._initialise is not None:
@@ -324,7 +323,7 @@ def _from_turn(own: range, turn: int) -> list[int]:
 
 
 def _in_turn(mine: list[int], streams: dict[int, Iterator[Item]], *, idle: int) -> Iterator[Item | None]:
-    """Yield one item of each stream in turn, and as many of nothing as other workers have streams more."""
+    """Yield one item of each stream in turn, then None for each stream that other workers have in addition."""
     while streams:
         for number in mine:
             if number not in streams:
@@ -338,32 +337,32 @@ def _in_turn(mine: list[int], streams: dict[int, Iterator[Item]], *, idle: int) 
 
 
 def _seen_inside(info: Any, items: Iterator[Item]) -> Iterator[Item]:
-    """Yield what comes while the dataset sees its stream."""
+    """Yield items, and show the dataset its stream while it makes them."""
     while True:
         with _seen_as(info):
-            item = next(items)  # the last one says that it is
+            item = next(items)  # never past the end: the last item says that it is the last
         yield item
 
 
 @contextmanager
 def _seen_as(info: Any) -> Iterator[None]:
-    """Let `get_worker_info()` return something else inside."""
+    """Let `get_worker_info()` return `info` inside the block."""
     module: Any = torchs_worker
-    before, module._worker_info = module._worker_info, info  # noqa: SLF001  # what torch itself sets in a worker
+    before, module._worker_info = module._worker_info, info  # noqa: SLF001  # PyTorch sets it in a worker
     try:
         yield
     finally:
-        module._worker_info = before  # noqa: SLF001  # likewise
+        module._worker_info = before  # noqa: SLF001  # the same
 
 
 def _base_seed(seed: int, epoch: int) -> int:
-    """Return the seed that a `DataLoader` with the streams as workers would draw, and add their numbers to."""
+    """Return the base seed that a `DataLoader` with one worker per stream would use."""
     generator = torch.Generator().manual_seed(int(derive(seed, epoch, words=1, purpose=b"workers")[0]) >> 1)
     return int(torch.empty((), dtype=torch.int64).random_(generator=generator).item())
 
 
 def _seed_as_in_a_worker(seed: int) -> None:
-    """Seed the global generators; NumPy's by all bits of the seed, as those of two streams differ in the last ones."""
+    """Seed the global RNGs, NumPy's with all bits of the seed, as the seeds of two streams differ in the last bits."""
     reseed(seed)
     np.random.seed(int(derive(seed, words=1, purpose=b"workers")[0]) >> 32)  # noqa: NPY002  # the global one is meant
 
@@ -374,6 +373,6 @@ def _copied(dataset: Any) -> Any:
     except Exception as error:
         raise UnsupportedError(
             f"the dataset {type(dataset).__qualname__} cannot be copied: {type(error).__name__}: {error}.\n"
-            "Each logical stream (wrap(..., streams=)) reads a copy of its own. Open files and the like in __iter__, "
-            "or give the dataset a __deepcopy__()."
+            "Each logical stream (wrap(..., streams=)) reads its own copy. Open files and similar resources in "
+            "__iter__, or define __deepcopy__() on the dataset."
         ) from error

@@ -1,4 +1,4 @@
-"""Map-style datasets: our sampler says what is read, the user's workers read it."""
+"""Map-style datasets: our sampler determines the order, and the user's workers read the samples."""
 
 from __future__ import annotations
 
@@ -33,12 +33,12 @@ class TorchBackend:
 
     Args:
         loader: the user's.
-        reader: reads a request where the samples are read.
+        reader: reads the samples of a request.
         options: seed and identity.
         length: number of samples of the dataset.
-        own_state: gets and sets what the dataset remembers from sample to sample.
-        older_tail: the tail that earlier versions made of the `DataLoader`.
-        interleaved: the ranks take the samples of a global batch in turn.
+        own_state: gets and sets the state of the dataset.
+        older_tail: the tail that earlier versions used for the `DataLoader`.
+        interleaved: whether the ranks take the samples of a global batch in turn.
     """
 
     kind = "torch-map"
@@ -67,11 +67,11 @@ class TorchBackend:
         self.inside = Inside(shows=shows, restarts_workers=True, meter=meter)
 
     def close(self) -> None:
-        """End the workers that live on between epochs."""
+        """Stop the persistent workers."""
         self._engine.close()
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
-        """Yield one batch per request; without workers, past the `DataLoader` and what it costs."""
+        """Yield one batch per request. Without workers, this bypasses the `DataLoader` and its overhead."""
         if self._here:
             yield from map(self._reader.read_isolated, requests)
             return
@@ -82,5 +82,5 @@ class TorchBackend:
 
 
 def stored_by(dataset: Any, length: int) -> Columns | None:
-    """Return what tells what a map-style dataset stores; None where the dataset's identity says it all."""
+    """Return a fingerprint of the data in a map-style dataset; None if the dataset has its own identity."""
     return None if ask(dataset, "resumable_identity") is not None else Columns(dataset, length)

@@ -1,4 +1,4 @@
-"""The orders of torch's samplers: said as samplers of ours, or kept sample for sample (`order="torch"`)."""
+"""The orders of PyTorch's samplers: translated to our samplers, or reproduced exactly (`order="torch"`)."""
 
 from __future__ import annotations
 
@@ -59,41 +59,41 @@ __all__ = [
 ]
 
 
-FARTHEST = 1 << 20  # epochs to draw again
+FARTHEST = 1 << 20  # epochs to replay
 
 
-LARGEST = 10**8  # positions of an epoch
-_AT_ONCE = 4096  # indices; how many of them are drawn at a time changes nothing
-_LEAVE_OUT = 'Leave out order="torch" for the order of this package.'
+LARGEST = 10**8  # positions per epoch
+_AT_ONCE = 4096  # indices per chunk; the size does not affect the order
+_LEAVE_OUT = 'Remove order="torch" to use resumable\'s own order.'
 _ITERATORS = (
-    "What the DataLoader itself draws of the generator is part of torch's order. Give it generator, num_workers and "
-    "persistent_workers as the run was started with."
+    "PyTorch's order depends on the random numbers that the DataLoader itself takes from the generator. Use the same "
+    "generator, num_workers and persistent_workers as the original run."
 )
 HINTS = {
-    "sampler.torch_seed": "Give the DataLoader's sampler or generator the seed that the run was started with.",
-    "sampler.torch": "This version of torch draws other numbers by the same seed. Use the version of before.",
-    "sampler.drawn": "The generator was in another state when the DataLoader was wrapped. Seed it right before.",
+    "sampler.torch_seed": "Seed the DataLoader's sampler or generator as in the original run.",
+    "sampler.torch": "This PyTorch version generates different numbers from the same seed. Use the original version.",
+    "sampler.drawn": "The generator had a different state when the DataLoader was wrapped. Seed it just before wrap().",
     "sampler.workers_seed": _ITERATORS,
     "sampler.drawn_twice": _ITERATORS,
 }
 
 
 def find_order(sampler: Any, length: int, seed: int) -> Order | None:
-    """Return what a sampler of torch means; None for any other sampler, and for subclasses with an order of their own.
+    """Return the order of a PyTorch sampler; None for any other sampler, and for subclasses with their own order.
 
     Args:
         sampler: of a `DataLoader`.
         length: number of samples of the dataset.
-        seed: the loader's seed; that of the torch sampler and the global generators are not looked at.
+        seed: the loader's seed; the seeds of the PyTorch sampler and the global RNGs are ignored.
     """
     kind = kind_of(sampler)
     return None if kind is None else _TRANSLATIONS[kind](sampler, length, seed)
 
 
 def kind_of(sampler: Any) -> type | None:
-    """Return which of torch's samplers, or ours, says the order; None for others, and subclasses with their own.
+    """Return which of PyTorch's samplers, or ours, determines the order; None for others and for custom subclasses.
 
-    Also None for a SubsetRandomSampler of names, which have no position by number.
+    Also None for a SubsetRandomSampler of names, as those are not positions.
     """
     for known in _TRANSLATIONS:
         twin = is_torchs_own(sampler) and qualname_of(type(sampler)).endswith(known.__name__)
@@ -108,7 +108,7 @@ def _are_numbers(indices: Any) -> bool:
 
 
 def length_by(sampler: Any) -> int | None:
-    """Return how many samples one of PyTorch's samplers, or ours, was made for; None for any other sampler."""
+    """Return how many samples a PyTorch sampler, or ours, was made for; None for any other sampler."""
     kind = kind_of(sampler)
     if kind is ResumableSampler:
         return int(sampler.given.length)
@@ -121,17 +121,17 @@ def length_by(sampler: Any) -> int | None:
 
 
 def is_torchs_own(thing: Any) -> bool:
-    """Return whether a loader or sampler is torchdata's stateful twin of torch's: the same meaning and options."""
+    """Return whether a loader or sampler is torchdata's stateful version of PyTorch's, with the same options."""
     return module_of(type(thing)).startswith("torchdata.stateful_dataloader.")
 
 
 def is_plain_batch_sampler(batches: Any) -> bool:
-    """Return whether a batch sampler just cuts what its sampler gives into batches."""
+    """Return whether a batch sampler only groups the indices of its sampler into batches."""
     return type(batches) is BatchSampler or (is_a(batches, BatchSampler) and is_torchs_own(batches))
 
 
 class Order(NamedTuple):
-    """What a torch sampler means: an order, and what a sampler that divides it among ranks adds to it."""
+    """The meaning of a PyTorch sampler: an order, and, if it divides that among ranks, the rank and the tail."""
 
     sampler: Sampler
     world: World | None = None
@@ -139,9 +139,9 @@ class Order(NamedTuple):
 
 
 class Tails(NamedTuple):
-    """How a sampler that divides an epoch among ranks ends it, in a `DataLoader` that keeps its last batch or drops it.
+    """How a sampler that divides an epoch among ranks ends it, if the `DataLoader` keeps its last batch or drops it.
 
-    `older` is the tail that earlier versions made of it, whose states go on with it.
+    `older` is the tail that earlier versions used; their states continue with it.
     """
 
     keeping: Tail
@@ -197,36 +197,35 @@ _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {
 
 # ------------------------------------------------------------------ order="torch"
 #
-# A `DistributedSampler` begins each epoch from a seed of its own. The others draw on from one generator: an epoch's
-# order follows from all epochs before it, and from what the `DataLoader` draws of the same generator. So they are
-# replayed, by torch's own code, as if each epoch had been read to its end.
+# A `DistributedSampler` seeds each epoch separately. The other samplers keep using one generator: the order of an epoch
+# depends on all epochs before it, and on the numbers that the `DataLoader` takes from the same generator. So PyTorch's
+# own code replays them, as if each epoch had been read to its end.
 
 
 def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, options: Options) -> Order:
-    """Return the order that torch itself gives.
+    """Return PyTorch's own order.
 
     Args:
         loader: the user's.
-        sampler: of single indices; None where the batches are the user's own.
-        known: what the sampler means in our order.
-        options: the seed, and a sampler that was given instead.
+        sampler: yields single indices; None for custom batches.
+        known: the sampler's order, translated to a sampler of this package.
+        options: the seed, and a sampler that was passed instead.
 
     Raises:
-        UnsupportedError: the order is a user's own, or ours, or no function of a seed, or too large to be kept.
-        ConfigurationError: another seed or sampler was given.
+        UnsupportedError: the order is custom, or ours, or cannot be derived from a seed, or is too large for memory.
+        ConfigurationError: a different seed or a sampler was passed.
     """
     kind = kind_of(sampler)
     if options.sampler is not None:
         raise ConfigurationError(
-            f'sampler={options.sampler!r} and order="torch" were given, but only one of them can say the order.\n'
-            "Leave out one of them."
+            f'sampler={options.sampler!r} and order="torch" were both passed, but only one can determine the order.\n'
+            "Remove one of them."
         )
     if kind is None or kind is ResumableSampler:
         own = loader.batch_sampler if sampler is None else sampler
         raise UnsupportedError(
-            f'order="torch" was given, but the order of this DataLoader is that of a {type(own).__qualname__}.\n'
-            'No sampler of torch says it, so torch\'s own order is none of it. Leave out order="torch": its order is '
-            "kept all the same."
+            f'order="torch" was passed, but {type(own).__qualname__} determines the order of this DataLoader.\n'
+            'So there is no order of PyTorch to reproduce. Remove order="torch": the order is kept anyway.'
         )
     if kind is SequentialSampler:
         assert known is not None
@@ -249,10 +248,10 @@ def _chained(loader: DataLoader[Any], sampler: Any, options: Options) -> Chained
     generator = sampler.generator
     if generator is None:
         raise UnsupportedError(
-            f'order="torch" was given, but the {type(sampler).__qualname__} of this DataLoader has no generator: torch '
-            "seeds each epoch by its global generator, from which the training draws, too.\n"
-            "No seed says that order. Give the DataLoader generator=torch.Generator().manual_seed(0) (or the sampler, "
-            f'where it has one), or leave out order="torch".'
+            f'order="torch" was passed, but the {type(sampler).__qualname__} of this DataLoader has no generator. '
+            "PyTorch then seeds each epoch from the global RNG, which the training also uses.\n"
+            "No seed reproduces that order. Pass generator=torch.Generator().manual_seed(0) to the DataLoader (or to "
+            'the sampler, if it has one), or remove order="torch".'
         )
     seed = generator.initial_seed()
     _check_seed(seed, options, "the generator")
@@ -262,33 +261,33 @@ def _chained(loader: DataLoader[Any], sampler: Any, options: Options) -> Chained
 
 
 def _check_seed(own: int, options: Options, whose: str) -> None:
-    """Refuse a seed that was given to `wrap` and is not the one by which torch shuffles.
+    """Compare the seed that was passed to `wrap` with the seed that PyTorch shuffles with.
 
     Raises:
-        ConfigurationError: it is another one.
+        ConfigurationError: they differ.
     """
     if options.origin.seed == GIVEN and options.seed != own:
         raise ConfigurationError(
-            f'order="torch" and seed={options.seed} were given, but {whose} of the DataLoader has the seed {own}.\n'
-            f"Only one of them can say the order. Leave out seed, or give {whose} the seed {options.seed}."
+            f'order="torch" and seed={options.seed} were passed, but {whose} of the DataLoader has the seed {own}.\n'
+            f"Only one of them can determine the order. Remove seed, or use the seed {options.seed} for {whose}."
         )
 
 
 def _check_size(length: int) -> None:
     if length > LARGEST:
         raise UnsupportedError(
-            f'order="torch" was given, and an epoch has {length} samples; it is offered for up to {LARGEST}.\n'
-            f"Two whole permutations are kept, {16 * length / 1e9:.3g} GB in each process that trains, and a resume "
-            f"draws all epochs again. {_LEAVE_OUT}"
+            f'order="torch" supports up to {LARGEST} samples per epoch, but this epoch has {length}.\n'
+            f"Each training process keeps two permutations in memory, here {16 * length / 1e9:.3g} GB, and a resume "
+            f"replays all earlier epochs. {_LEAVE_OUT}"
         )
 
 
 class Seeded:
-    """The order of a `DistributedSampler`, before it is dealt out: the permutation of (seed + epoch).
+    """The order of a `DistributedSampler` before it is divided among ranks: the permutation for (seed + epoch).
 
     Args:
-        length: number of samples; 8 bytes are kept for each in each of two epochs.
-        seed: the sampler's.
+        length: number of samples; 8 bytes are kept for each, in each of two epochs.
+        seed: the seed of the sampler.
     """
 
     def __init__(self, length: int, seed: int) -> None:
@@ -301,7 +300,7 @@ class Seeded:
         return self._of(epoch)[start:stop]
 
     def spec(self) -> dict[str, int | str]:
-        """Name, length and seed, and a digest of what this version of torch draws by that seed."""
+        """Return name, length and seed, and a digest of the numbers that this PyTorch version generates from it."""
         drawn = probe(self._generator(0).get_state())
         return {"name": "torch-distributed-v1", "length": self.length, "torch_seed": self._seed, "torch": drawn}
 
@@ -317,13 +316,13 @@ class Seeded:
 
 
 class Chained:
-    """The order of a sampler of torch that draws on from its generator, from the generator's state of now on.
+    """The order of a PyTorch sampler that keeps using one generator, from the generator's current state on.
 
     Args:
-        loader: what has the sampler. Nothing is drawn from its generator.
-        sampler: the sampler of single indices; 8 bytes are kept for each in each of two epochs, and 5 kB per epoch.
-        seed: the generator's.
-        drawn: something was drawn from it since it was seeded.
+        loader: has the sampler. Its generator does not advance.
+        sampler: yields single indices; 8 bytes are kept for each in each of two epochs, and 5 kB per epoch.
+        seed: the seed of the generator.
+        drawn: whether the generator was used after it was seeded.
     """
 
     def __init__(self, loader: DataLoader[Any], sampler: Any, seed: int, *, drawn: bool) -> None:
@@ -332,7 +331,7 @@ class Chained:
         self._batches: Any = copy.copy(loader.batch_sampler)
         self._workers, self._lives_on = loader.num_workers > 0, loader.num_workers > 0 and loader.persistent_workers
         self._seeds_workers = loader.generator is sampler.generator
-        self._states: list[torch.Tensor] = [sampler.generator.get_state()]  # at each epoch's beginning
+        self._states: list[torch.Tensor] = [sampler.generator.get_state()]  # at the start of each epoch
         if drawn:
             self._facts["drawn"] = digest(self._states[0].numpy())
         iterators = "once" if self._lives_on else "in each epoch"
@@ -347,10 +346,10 @@ class Chained:
         return self._of(epoch)[start:stop]
 
     def spec(self) -> dict[str, int | str]:
-        """Name, length, what the sampler was told, and a digest of what this version of torch draws first.
+        """Return name, length, what the sampler depends on, and a digest of the numbers of this PyTorch version.
 
-        `workers_seed` says when the `DataLoader` draws the seed of its workers from the same generator, `drawn_twice`
-        when an order is drawn that is thrown away, as torchdata's loader with workers does it.
+        `workers_seed` says when the `DataLoader` takes the seed of its workers from the same generator. `drawn_twice`
+        says when an order is generated and discarded, as torchdata's loader with workers does.
         """
         return {
             "name": "torch-generator-v1",
@@ -361,13 +360,13 @@ class Chained:
         }
 
     def begins_with(self, epoch: int) -> torch.Tensor:
-        """Return the generator's state at the beginning of an epoch."""
+        """Return the generator's state at the start of an epoch."""
         with self._lock:
             self._replay_up_to(epoch)
             return self._states[epoch]
 
     def drawn_from(self, epoch: int) -> torch.Tensor:
-        """Return the generator's state when the sampler is iterated over whose order an epoch gets."""
+        """Return the generator's state when `iter` is called on the sampler to get the order of an epoch."""
         generator = _generator(self.begins_with(epoch))
         if self._workers and (epoch == 0 or not self._lives_on):
             iter(self._drawing_from(generator))
@@ -380,29 +379,29 @@ class Chained:
             self._replay_up_to(epoch)
             drawn = self._pass(epoch)
             order = np.fromiter(drawn, np.int64, self.length)
-            deque(drawn, maxlen=0)  # some samplers draw once more at the end
+            deque(drawn, maxlen=0)  # some samplers use the generator once more at the end
             return order
 
     def _replay_up_to(self, epoch: int) -> None:
-        """Play the epochs up to this one, as far as they were not."""
+        """Replay the epochs up to this one, except those already replayed."""
         first = len(self._states)
         if epoch - first > FARTHEST:
             raise UnsupportedError(
-                f"epoch {epoch} was asked for, and torch's order gets there by drawing all epochs before it.\n"
-                'That would take forever. If the number is right, leave out order="torch".'
+                f"epoch {epoch} was requested, but PyTorch's order can only get there by replaying every epoch before "
+                'it.\nThat would take forever. If the number is correct, remove order="torch".'
             )
-        for past in tqdm(range(first, epoch + 1), desc="replaying torch's order", unit="epoch", delay=1.0, leave=False):
+        for past in tqdm(range(first, epoch + 1), desc="replaying the order", unit="epoch", delay=1.0, leave=False):
             deque(self._pass(past - 1), maxlen=0)
 
     def _pass(self, epoch: int) -> Iterator[int]:
-        """Yield the indices of an epoch to its end; the generator's state there is kept."""
+        """Yield the indices of an epoch to its end, then keep the generator's state."""
         generator = _generator(self._states[epoch])
         yield from self._begin(epoch, generator)
         if epoch + 1 == len(self._states):
             self._states.append(generator.get_state())
 
     def _begin(self, epoch: int, generator: torch.Generator) -> Iterator[int]:
-        """Begin an epoch as the iterator of a `DataLoader` does it: a new one, or one whose workers live on."""
+        """Start an epoch as the iterator of a `DataLoader` does: a new one, or one with persistent workers."""
         sampler = self._drawing_from(generator)
         indices = iter(sampler)
         if epoch == 0 or not self._lives_on:
@@ -413,7 +412,7 @@ class Chained:
         return indices if self._batches is None else chain.from_iterable(indices)
 
     def _draws_at_once(self) -> bool:
-        """Return whether the sampler draws when it is iterated over, and not only when an index is asked for."""
+        """Return whether the sampler uses the generator in `iter`, before an index is requested."""
         generator = _generator(self._states[0])
         iter(self._drawing_from(generator))
         return not torch.equal(generator.get_state(), self._states[0])
@@ -432,9 +431,9 @@ class Chained:
 
 
 def probe(state: torch.Tensor) -> str:
-    """Return a digest of what this version of torch draws from a generator's state.
+    """Return a digest of the numbers that this PyTorch version generates from a generator's state.
 
-    Other numbers than in the run before would be another order, which nothing else would tell.
+    If they differ from the numbers in the original run, so does the order, and nothing else would show that.
     """
     drawn = torch.randperm(64, generator=_generator(state)), torch.randint(1 << 20, (64,), generator=_generator(state))
     return digest(torch.cat(drawn).numpy())
@@ -447,7 +446,7 @@ def _generator(state: torch.Tensor) -> torch.Generator:
 
 
 def _without_data(sampler: Any) -> tuple[Any, dict[str, int | str]]:
-    """Return a copy of a sampler that holds no dataset and cannot be changed from outside, and what it depends on."""
+    """Return a copy of a sampler without its dataset, safe from changes outside, and what it depends on."""
     kind = type(sampler)
     lean = copy.copy(sampler)
     depends: dict[str, int | str] = {"sampler": f"{kind.__module__}.{kind.__qualname__}"}

@@ -1,4 +1,4 @@
-"""ResumableSampler: the order alone, for a plain torch `DataLoader`; and its state."""
+"""ResumableSampler: the order alone, for a stock PyTorch `DataLoader`, with a state that can be saved."""
 
 from __future__ import annotations
 
@@ -35,13 +35,13 @@ __all__ = ["FORMAT", "ResumableSampler", "parse"]
 
 
 FORMAT = 1
-_BLOCK = 4096  # positions that are mapped at a time
-_LARGEST = 1 << 30  # as no run has
-_WAYS_OUT = "num_replicas=1 and rank=0 to read everything, or both as they are if the variables are right."
+_BLOCK = 4096  # positions per chunk
+_LARGEST = 1 << 30  # more than any run has
+_WAYS_OUT = "num_replicas=1 and rank=0 to read everything, or the detected values if the variables are correct."
 
 
 class ResumableSampler(DistributedSampler[int]):
-    """Sample indices for a plain `DataLoader`, in the way of `DistributedSampler`, that can be saved and resumed.
+    """Yields sample indices for a stock `DataLoader`, like `DistributedSampler`, and can be saved and resumed.
 
         sampler = ResumableSampler(dataset, batch_size=64, seed=0)
         loader = DataLoader(dataset, batch_size=64, sampler=sampler)
@@ -51,41 +51,43 @@ class ResumableSampler(DistributedSampler[int]):
                 ...
                 saved = sampler.state_dict(batches_done=done)
 
-    The order is that of `resumable.wrap`: computed from (number of samples, seed, epoch), in O(1) memory. The epoch is
-    cut into global batches of `batch_size * num_replicas` positions, and each rank gets a contiguous part of each.
+    The order is the same as with `resumable.wrap`: computed from the number of samples, the seed and the epoch, in O(1)
+    memory. Each epoch is split into global batches of `batch_size * num_replicas` positions, and each rank gets a
+    contiguous part of each.
 
-    **What it counts.** A sampler sees what is *requested* from it, not what is trained on. With `num_workers > 0` the
-    `DataLoader` requests up to `num_workers * prefetch_factor` batches ahead, which a plain `state_dict()` counts as
-    done: they would be lost. Tell `state_dict(batches_done=...)` how many batches were trained on, or wrap the
-    `DataLoader` with `resumable.wrap`, which counts them itself.
+    **What it counts.** A sampler only sees which indices are *requested*, not which are trained on. With
+    `num_workers > 0`, the `DataLoader` requests up to `num_workers * prefetch_factor` batches ahead. A plain
+    `state_dict()` counts those as done, so they would be lost on resume. Pass the number of batches trained on,
+    `state_dict(batches_done=...)`, or wrap the `DataLoader` with `resumable.wrap`, which counts them for you.
 
-    **Passes.** Each `iter()` is a pass, begun by its first `next()`. The first pass after `load_state_dict` gives the
-    rest of the epoch. A pass that was abandoned (`break`) is repeated from where it began. The pass after a complete
-    one gives the next epoch, in full; other than with `DistributedSampler`, that needs no `set_epoch`.
+    **Passes.** Each `iter()` is one pass, which starts at its first `next()`. The first pass after `load_state_dict`
+    yields the rest of the epoch. A pass that was abandoned (`break`) is repeated from its start. After a complete pass,
+    the next one yields the next epoch in full; unlike `DistributedSampler`, this needs no `set_epoch`.
 
     Args:
-        dataset_or_length: what the indices are for, or how many samples it has.
-        num_replicas: number of ranks; by default, that of `World.detect()`.
-        rank: number of this process; by default, that of `World.detect()`.
-        shuffle: a new order in every epoch; else that of the dataset.
-        seed: selects the order, together with the epoch.
-        drop_last: leave out the last positions of an epoch that fill no global batch. Else the last global batch is
-            filled up from the epoch's beginning, so that each rank gets the same number.
-        batch_size: that of the `DataLoader`. With it, a state can be loaded by another number of ranks, and every
-            global batch stays the same as long as `batch_size * num_replicas` does.
-        sampler: another order, of `resumable.samplers`, instead of `shuffle` and `seed`.
+        dataset_or_length: the dataset, or its number of samples.
+        num_replicas: number of ranks; by default, detected with `World.detect()`.
+        rank: number of this process; by default, detected with `World.detect()`.
+        shuffle: use a new order in every epoch; otherwise, the order of the dataset.
+        seed: determines the order, together with the epoch.
+        drop_last: drop the positions at the end of an epoch that do not fill a global batch. Otherwise, the last global
+            batch is filled up with samples from the start of the epoch, so each rank gets the same number.
+        batch_size: the batch size of the `DataLoader`. With it, a state can be loaded on a different number of ranks,
+            and the global batches stay the same as long as `batch_size * num_replicas` does.
+        sampler: a sampler from `resumable.samplers` to use instead of `shuffle` and `seed`.
 
     Raises:
-        ConfigurationError: options that cannot work, such as a rank without a number of ranks, or a global batch larger
-            than the data with `drop_last`; or a dataset that carries its own order, as a mixture, or has one inside.
+        ConfigurationError: the options cannot work, such as a rank without a number of ranks, or `drop_last` with a
+            global batch larger than the data. Also if the dataset carries its own order, as a mixture does, or contains
+            a dataset that does.
 
     Attributes:
-        epoch: that of the current pass, or of the first one after a load: where a resumed loop has to begin.
-        given: the sampler of `resumable.samplers` that says the order.
-        detected: rank and number of ranks were found, and not given.
+        epoch: the epoch of the current pass; after a load, the epoch at which the resumed loop must start.
+        given: the sampler from `resumable.samplers` that determines the order.
+        detected: whether rank and number of ranks were detected rather than passed.
     """
 
-    def __init__(  # noqa: PLR0913, PLR0917  # those of DistributedSampler, in its order
+    def __init__(  # noqa: PLR0913, PLR0917  # same as DistributedSampler
         self,
         dataset_or_length: Sized | int,
         num_replicas: int | None = None,
@@ -101,7 +103,7 @@ class ResumableSampler(DistributedSampler[int]):
         length = check_length(dataset_or_length if dataset is None else len(dataset), "the length of the data")
         self._world, self.detected = _find_world(num_replicas, rank), num_replicas is None and rank is None
         super().__init__(
-            range(length) if dataset is None else dataset,  # type: ignore[arg-type]  # only its length is asked for
+            range(length) if dataset is None else dataset,  # type: ignore[arg-type]  # only its length is used
             self._world.size,
             self._world.rank,
             shuffle,
@@ -121,49 +123,51 @@ class ResumableSampler(DistributedSampler[int]):
 
     @property
     def order(self) -> Sampler:
-        """The sampler of `resumable.samplers` that it asks; with nothing left open, as that may depend on the batch."""
+        """The sampler from `resumable.samplers` that determines the order, fitted to the batch size."""
         return self._resolution.sampler
 
     def __iter__(self) -> Iterator[int]:
-        """Yield this rank's sample indices of the epoch, or of what is left of it after a load."""
+        """Yield this rank's sample indices: the whole epoch, or the rest of it after a load."""
         current = self._begin()
         for index in islice(self._indices(current.start), current.within, None):
             current.requested += 1
             yield index
 
     def __len__(self) -> int:
-        """Count this rank's indices of a whole epoch, of which some may be done; the same on every rank."""
+        """Return the number of this rank's indices per epoch, including those already done; the same on every rank."""
         return self.num_samples
 
     def set_epoch(self, epoch: int) -> None:
-        """Say which epoch the next pass gives; for the current epoch, the place that was loaded is kept.
+        """Set the epoch of the next pass. Setting the current epoch keeps a loaded position.
 
-        After a state that was taken after the last index of an epoch, nothing of that epoch is left: the pass is empty
-        if it is set all the same. Begin the loop at `sampler.epoch`, which is the next one then.
+        If a state was saved after the last index of an epoch, nothing of that epoch is left, and setting it again makes
+        the pass empty. Start the loop at `sampler.epoch`, which is then the next epoch.
 
         Args:
-            epoch: from 0.
+            epoch: counted from 0.
 
         Raises:
-            ConfigurationError: it is negative.
+            ConfigurationError: the epoch is negative.
         """
         epoch = operator.index(epoch)
         if epoch < 0:
-            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.\nCall set_epoch(0) first.")
+            raise ConfigurationError(
+                f"set_epoch({epoch}) was called, but epochs are counted from 0.\nStart with set_epoch(0)."
+            )
         if epoch != self._pass.start.epoch or (self._pass.begun and self._is_over(self._pass)):
             self._pass = _Pass(Cursor(epoch))
         self._pass.chosen = True
         self.epoch = epoch
 
     def state_dict(self, batches_done: int | None = None) -> dict[str, Any]:
-        """Return the place in the order: fresh plain values, the same on all ranks.
+        """Return the position in the order, as new plain values that are the same on all ranks.
 
         Args:
-            batches_done: how many batches of the current pass were trained on. By default everything that was requested
-                counts, which is too much where a `DataLoader` with workers reads ahead.
+            batches_done: how many batches of the current pass were trained on. By default, every requested batch
+                counts, which is too many if a `DataLoader` with workers reads ahead.
 
         Raises:
-            ConfigurationError: more than was requested in this pass.
+            ConfigurationError: fewer batches were requested in this pass.
         """
         cursor, within = self._place(self._pass, self._requested(batches_done))
         return {
@@ -176,21 +180,22 @@ class ResumableSampler(DistributedSampler[int]):
         }
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go to the place at which a state was taken; the next pass gives the rest of its epoch.
+        """Continue from a saved position: the next pass yields the rest of its epoch.
 
-        With another global batch than the state's, the order stays and only the borders of the batches move.
+        If the global batch size differs from the state's, the order stays the same and only the boundaries between
+        batches move.
 
         Args:
-            state_dict: what `state_dict()` returned; left as it is.
-            strict: refuse a state of another length, seed, order or `drop_last`. Without, differences are warned about
-                and the sampler goes on at the state's place.
+            state_dict: what `state_dict()` returned; not modified.
+            strict: raise an error if the length, seed, order or `drop_last` differ. With `strict=False`, differences
+                only cause a warning, and the sampler continues at the saved position.
 
         Raises:
-            StateFormatError: it is no state of a `ResumableSampler`, or damaged.
-            StateMismatchError: it does not belong to this sampler; the message names the field, both values and the way
-                out.
+            StateFormatError: it is not a state of a `ResumableSampler`, or it is damaged.
+            StateMismatchError: the state belongs to a different sampler; the message shows the field, both values and
+                how to fix it.
 
-        In case of an error nothing was changed.
+        If an error is raised, the sampler is unchanged.
         """
         state = parse(state_dict)
         own = facts_of({**self._resolution.like(state).spec(), "drop_last": self.drop_last})
@@ -243,7 +248,7 @@ class ResumableSampler(DistributedSampler[int]):
         return np.concatenate([self.order.indices(piece.epoch, piece.start, piece.stop) for piece in pieces])
 
     def _place(self, current: _Pass, requested: int) -> tuple[Cursor, int]:
-        """Return the place after a number of this rank's indices: the cursor, and the indices after it."""
+        """Return the position after a number of this rank's indices: the cursor, and the indices after it."""
         batches, within = divmod(current.within + requested, self._per_rank)
         start = current.start
         position = start.position + batches * self._schedule.global_batch
@@ -258,22 +263,22 @@ class ResumableSampler(DistributedSampler[int]):
         indices = operator.index(batches_done) * self._per_rank
         if not 0 <= indices <= self._pass.requested:
             raise ConfigurationError(
-                f"state_dict(batches_done={batches_done}) was called, but {self._pass.requested} indices were "
-                f"requested in this pass, which are {self._pass.requested // self._per_rank} batches of "
+                f"state_dict(batches_done={batches_done}) was called, but this pass has requested "
+                f"{self._pass.requested} indices, which is {self._pass.requested // self._per_rank} batches of "
                 f"{self._per_rank}.\n"
-                "The state would run ahead of the data. Count the batches from 0 in each pass, also after a load, and "
-                "give the sampler the DataLoader's batch_size."
+                "The state would be ahead of the data. Count batches from 0 in each pass, even after a load, and pass "
+                "the DataLoader's batch_size to the sampler."
             )
         return indices
 
     def _check_world(self) -> None:
-        """Refuse a world that was detected before the processes knew each other."""
+        """Raise an error if the ranks were detected before the process group was initialised."""
         now = World.detect() if self.detected else self._world
         if now != self._world:
             raise ConfigurationError(
-                "the process group was initialised after the sampler was made: it was made for rank "
-                f"{self._world.rank} of {self._world.size}, and this is rank {now.rank} of {now.size}.\n"
-                "Ranks would read the same samples. Make the sampler after init_process_group()."
+                "the process group was initialised after the sampler was created: the sampler is for rank "
+                f"{self._world.rank} of {self._world.size}, but this process is now rank {now.rank} of {now.size}.\n"
+                "Ranks would read the same samples. Create the sampler after init_process_group()."
             )
         if self.detected:
             warn_of_environment(find(), "this sampler", _WAYS_OUT)
@@ -282,24 +287,25 @@ class ResumableSampler(DistributedSampler[int]):
         stored, own = (state.batch_size, state.world_size), (self._per_rank, self._world.size)
         if state.within and stored != own:
             raise StateMismatchError(
-                f"the state was taken in the middle of a batch, {state.within} indices after its beginning, and the "
-                "batches are another size now, so samples would be lost or repeated.\n"
+                f"the state was saved in the middle of a batch, after {state.within} of its indices, and the batch "
+                "size has changed since. Samples would be lost or repeated.\n"
                 f"  in the checkpoint: batch_size={stored[0]} on {stored[1]} ranks\n"
                 f"  in this run:       batch_size={own[0]} on {own[1]} ranks\n"
-                "Go on with the checkpoint's, or give the sampler the DataLoader's batch_size and save between batches."
+                "Use the checkpoint's values, or pass the DataLoader's batch_size to the sampler and save between "
+                "batches."
             )
 
 
 @dataclass(slots=True)
 class _Pass:
-    """One way through an epoch, or through its rest.
+    """One pass through an epoch, or through the rest of one.
 
     Args:
-        start: where it begins.
-        within: this rank's indices after `start` that are delivered already.
-        requested: indices that were requested in it.
-        begun: something was.
-        chosen: its epoch was set by `set_epoch`.
+        start: its first position.
+        within: this rank's indices after `start` that were already delivered.
+        requested: indices that were requested in this pass.
+        begun: whether the pass has started.
+        chosen: whether `set_epoch` set its epoch.
     """
 
     start: Cursor
@@ -315,9 +321,9 @@ def _find_world(size: int | None, rank: int | None) -> World:
     found = find()
     if size not in {None, found.size} or rank not in {None, found.rank}:
         raise ConfigurationError(
-            f"num_replicas={size} and rank={rank} were given, but this process is rank {found.rank} of "
+            f"num_replicas={size} and rank={rank} were passed, but this process is rank {found.rank} of "
             f"{found.size} ({found.by}).\n"
-            "Ranks would read the same samples, or some would be left out. Give both, or neither."
+            "Ranks would read the same samples, or some samples would be skipped. Pass both, or neither."
         )
     return found.world
 
@@ -325,9 +331,9 @@ def _find_world(size: int | None, rank: int | None) -> World:
 def _refuse_carried_order(dataset: Any) -> None:
     if ask(type(dataset), "resumable_order") is not None:
         raise ConfigurationError(
-            f"a ResumableSampler was made for a {qualname_of(type(dataset))}, which carries its own order.\n"
-            "Its proportions would be lost. Use resumable.wrap(DataLoader(dataset, ...)), without shuffle and sampler: "
-            "that reads each batch in its proportions."
+            f"a ResumableSampler was created for a {qualname_of(type(dataset))}, which carries its own order.\n"
+            "Its proportions would be lost. Use resumable.wrap(DataLoader(dataset, ...)) without shuffle and sampler: "
+            "it keeps the proportions in each batch."
         )
     refuse_hidden_order(dataset, "the dataset of this ResumableSampler")
 
@@ -337,15 +343,15 @@ def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None
         return Shuffle(length, seed=seed) if shuffle else Sequential(length)
     if seed != 0 or not shuffle:
         raise ConfigurationError(
-            f"sampler={sampler!r} was given together with seed={seed!r} and shuffle={shuffle!r}.\n"
-            "They would be ignored, as the sampler says the order. Give the seed to the sampler."
+            f"sampler={sampler!r} was passed together with seed={seed!r} and shuffle={shuffle!r}.\n"
+            "Seed and shuffle would be ignored, because the sampler determines the order. Pass the seed to the sampler."
         )
     return sampler
 
 
 @dataclass(frozen=True, slots=True)
 class SamplerState:
-    """A parsed state; `fingerprint` are what has to be the same in both runs."""
+    """A parsed state. The values in `fingerprint` must be the same in both runs."""
 
     fingerprint: dict[str, Any]
     cursor: Cursor
@@ -355,16 +361,16 @@ class SamplerState:
 
 
 def parse(values: Any) -> SamplerState:
-    """Read what `ResumableSampler.state_dict()` returned.
+    """Parse what `ResumableSampler.state_dict()` returned.
 
     Raises:
-        StateFormatError: it is no such state, or damaged.
+        StateFormatError: it is not such a state, or it is damaged.
     """
     version = values.get("format") if hasattr(values, "get") else None
     if type(version) is not int or version != FORMAT or "within_batch" not in values:
         raise StateFormatError(
-            f"this is no state of a ResumableSampler of format {FORMAT}: {shorten(values)}.\n"
-            "Nothing was loaded. Give what sampler.state_dict() returned; the state of a Loader goes to the Loader."
+            f"this is not a state of a ResumableSampler (format {FORMAT}): {shorten(values)}.\n"
+            "Nothing was loaded. Pass what sampler.state_dict() returned. To load a Loader's state, use the Loader."
         )
     try:
         return _read(values)
@@ -377,15 +383,15 @@ def _read(values: Mapping[str, Any]) -> SamplerState:
     for name, number in numbers.items():
         least = 0 if name == "within_batch" else 1
         if type(number) is not int or not least <= number <= _LARGEST:
-            raise ValueError(f"{name} must be an integer of {least} to {_LARGEST}, but it is {shorten(number)}")
+            raise ValueError(f"{name} must be an integer from {least} to {_LARGEST}, but it is {shorten(number)}")
     cursor = Cursor.from_dict(values["cursor"])
     spec = dict(values["sampler"])
     end = spec["length"] + numbers["batch_size"] * numbers["world_size"]
     if cursor.position > end or numbers["within_batch"] >= numbers["batch_size"]:
-        raise ValueError(f"{cursor} and {numbers['within_batch']} indices lie outside of an epoch of {spec['length']}")
+        raise ValueError(f"{cursor} and {numbers['within_batch']} indices are outside an epoch of {spec['length']}")
     return SamplerState(facts_of(spec), cursor, *numbers.values())
 
 
 def facts_of(spec: Mapping[str, Any]) -> dict[str, Any]:
-    """Return what has to be the same in both runs, of a sampler's spec."""
+    """Return the values of a sampler's spec that must be the same in both runs."""
     return {f"sampler.{name}": value for name, value in spec.items()}

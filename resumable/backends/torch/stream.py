@@ -1,10 +1,11 @@
 """Iterable-style datasets in a `DataLoader`, with any number of workers.
 
-Each batch comes with the number of the worker that made it and, where the dataset or its iterator has `state_dict` and
-`load_state_dict`, with that state in the worker. So the state of the whole is: for each worker, how many of its batches
-were delivered and its state after the last of them, and the worker whose turn it is. On resume each worker gets its own
-state back; without states, it draws and drops as many samples, and ships none of them. Either way it compares a sample
-with its canary: the one that its state announced, or the last one that is dropped.
+Each batch arrives with the number of the worker that made it. If the dataset or its iterator has `state_dict` and
+`load_state_dict`, their state in that worker arrives with it. So a saved state holds, for each worker, the number of
+its delivered batches and its state after the last of them, and says which worker is next.
+
+On resume, each worker restores its own state. Without a state, it reads and drops as many samples, and sends none of
+them. Either way, it compares a sample with its canary: the first sample after a state, or the last one dropped.
 """
 
 from __future__ import annotations
@@ -38,15 +39,15 @@ if TYPE_CHECKING:
 __all__ = ["Batches", "TorchStreamBackend"]
 
 
-_SAME = "Make the DataLoader with the options that the run was started with."
+_SAME = "Use the same DataLoader options as the original run."
 _HINTS = {
     "batch": _SAME,
     "drop_last": _SAME,
-    "workers": f"{_SAME} To change the number of workers, read a fixed number of streams: wrap(..., streams=N). If the "
-    "dataset has no state_dict(), the number of workers in the checkpoint is such an N, otherwise begin a new run with "
-    "one. If the checkpoint says None, it was saved with streams=.",
-    "streams": "Give wrap(..., streams=N) the number that the run was started with; without a state_dict() of the "
-    "dataset, that of its workers will do.",
+    "workers": f"{_SAME} To change the number of workers, use a fixed number of streams: wrap(..., streams=N). If the "
+    "dataset has no state_dict(), N = the number of workers resumes this checkpoint; otherwise, start a new run. If "
+    "the checkpoint says None, it was saved with streams=.",
+    "streams": "Pass wrap(..., streams=N) with the N of the original run. If the dataset has no state_dict(), N can "
+    "also be the number of workers of a run without streams=.",
 }
 
 
@@ -63,7 +64,7 @@ class TorchStreamBackend:
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self._loader, self._options = loader, options
         self._workers = max(loader.num_workers, 1)
-        self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset lives on between epochs
+        self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset persists between epochs
         methods = state_methods(loader.dataset)
         self._stateful = methods is not None and options.resume != "replay"
         if self._stateful and methods is not None and needs_arguments(methods[0]):
@@ -92,20 +93,20 @@ class TorchStreamBackend:
         self.inside = Inside(shows=shown(loader), restarts_workers=True, meter=self._meter)
 
     def open(self, epoch: int) -> Iterator[Any]:
-        """Begin an epoch."""
-        # Datasets that live on know the epoch that they ended only; any other epoch but the next has to begin again.
+        """Start an epoch."""
+        # A dataset that persists can only continue with the next epoch; for any other epoch, it must start over.
         went_on = self._keeps and self._batches is not None and self._batches.ended_before(epoch)
         states = [WorkerState()] * self._workers
         if went_on and self._stateful:
             states = [WorkerState.from_dict(values) for values in self.snapshot()["workers"]]
         elif self._stateful and self._batches is not None and not self._loader.num_workers:
-            # An epoch was left: the dataset in this process goes on from there, and not from what was read ahead of it.
+            # An epoch was abandoned: the dataset in this process continues from there, not from what was read ahead.
             states = [WorkerState(state=state.get("state")) for state in self._batches.states()]
-        # Rotated workers would begin the epoch with another one than the first; new ones get the states.
+        # Rotated workers would start the epoch with the wrong worker, so new ones get the states.
         return self._begin(StreamPlan(epoch, 0, states), reuse=went_on and not self._rotated)
 
     def snapshot(self) -> Any:
-        """Return the states of all workers after the batch that was yielded last."""
+        """Return the states of all workers after the last yielded batch."""
         if self._batches is not None and not self._batches.ended:
             return self._batches.snapshot()
         if not (self._stateful and self._keeps):
@@ -117,10 +118,10 @@ class TorchStreamBackend:
         return _before_first_epoch(self._loader.dataset)
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Give every worker its state back, and go on with the worker whose turn it is."""
+        """Restore the state of every worker, and continue with the worker whose turn it is."""
         states = [WorkerState.from_dict(values) for values in snapshot["workers"]]
         if len(states) != self._workers:
-            raise ValueError(f"it is of {len(states)} workers, and there are {self._workers}")
+            raise ValueError(f"the snapshot has {len(states)} workers, but this loader has {self._workers}")
         return self._begin(StreamPlan(epoch, snapshot["next"], states), reuse=False)
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
@@ -129,35 +130,35 @@ class TorchStreamBackend:
         self._batches = Batches(running, plan, self._meter, peeks=self._workers if self._options.compares_data else 0)
         return self._batches
 
-    def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # whether workers that live on do
+    def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # reuse: with the persistent workers
         if not reuse or self._engine is None:
             self._engine = self._make_engine(plan)
         self._rotated = plan.turn != 0
         return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
 
     def own_fields(self, snapshot: Any) -> list[Any]:
-        """Return what of a snapshot is not a dataset's own state."""
+        """Return the fields of a snapshot other than a dataset's own state."""
         turn, workers = snapshot["next"], snapshot["workers"]
         if type(turn) is not int or turn not in range(max(len(workers), 1)):
             raise ValueError(f"source_state.snapshot.next must be the number of a worker, but it is {turn!r}")
         return [turn, [_own_fields(state) for state in workers]]
 
     def elements_before(self, snapshot: Any) -> int:
-        """Return how many batches were given before a snapshot, by all workers together."""
+        """Return how many batches all workers together yielded before a snapshot."""
         return sum(WorkerState.from_dict(values).batches for values in snapshot["workers"])
 
     def replayed(self, snapshot: Any) -> int:
-        """Return how many batches the workers read again to get to a snapshot: those without a state, or all."""
+        """Return how many batches the workers read again to reach a snapshot: of workers without a state, or of all."""
         states, every = map(WorkerState.from_dict, snapshot["workers"]), self._options.resume == "replay"
         return sum(state.batches for state in states if every or not state.has_own)
 
     def lenient(self, snapshot: Any) -> Any:
-        """Return a snapshot by which the workers warn of another sample than before, instead of rejecting it."""
+        """Return a snapshot that makes the workers warn about a different sample instead of raising an error."""
         states = [{**values, LENIENT: True} for values in snapshot["workers"]]
         return {**snapshot, "workers": states}
 
     def close(self) -> None:
-        """End the workers that live on; what they know of their place, the states say."""
+        """Stop the persistent workers; their states hold their positions."""
         if self._loader.num_workers and self._engine is not None:
             self._engine.close()
             self._engine = None
@@ -171,7 +172,7 @@ class TorchStreamBackend:
 
 
 def _batches_or_none(loader: DataLoader[Any]) -> int | None:
-    """Return the batches per epoch of a stream; None if it does not say, as ChainDataset of datasets without one."""
+    """Return the batches per epoch of a stream; None if unknown, as for a `ChainDataset` of datasets without length."""
     return length_or_none(loader) if has(loader.dataset, "__len__") else None
 
 
@@ -179,13 +180,13 @@ def _before_first_epoch(dataset: Any) -> Any:
     """Return the snapshot of a dataset in this process before its first epoch."""
     try:
         state = state_of(dataset)
-    except Exception:  # noqa: BLE001  # of whatever type: some have no state before their first iter()
+    except Exception:  # noqa: BLE001  # any type: some datasets have no state before their first iter()
         return None
     return {"next": 0, "workers": [WorkerState(state=state).as_dict()]}
 
 
 def _between_epochs(state: dict[str, Any]) -> dict[str, Any]:
-    """Return a worker's state at the beginning of the next epoch: that of the dataset alone."""
+    """Return a worker's state at the start of the next epoch: only the dataset's state."""
     kept = {name: value for name, value in state.items() if name == "state"}
     return {"batches": 0, "ended": False, **kept}
 
@@ -198,22 +199,22 @@ def _own_fields(values: dict[str, Any]) -> list[Any]:
 
 def _no_loader_of_its_own(name: str) -> UnsupportedError:
     return UnsupportedError(
-        f"{name} has a state_dict() that needs arguments, which only a loader of its own knows.\n"
-        "Its state could not be saved. Make the loader that its library has for it, such as StreamingDataLoader, and "
-        'wrap that; or give wrap(..., resume="replay") to read each epoch again up to the place.'
+        f"{name}.state_dict() needs arguments that only its own loader knows.\n"
+        "Its state could not be saved. Use the loader that its library provides, such as StreamingDataLoader, and wrap "
+        'that. Or pass wrap(..., resume="replay") to read each epoch again up to the saved position.'
     )
 
 
 def _restarted(
     plan: StreamPlan, begin: Callable[[StreamPlan, bool], Generator[Item]], policy: RestartPolicy, *, reuse: bool
 ) -> Generator[Item]:
-    """Yield the items of an epoch, whichever workers die meanwhile.
+    """Yield the items of an epoch, and restart workers that die.
 
     Args:
-        plan: where the epoch is begun.
-        begin: runs workers from a plan on: those that live on, or others.
-        policy: decides whether to begin again.
-        reuse: begin with those that live on.
+        plan: where the epoch starts.
+        begin: runs workers from a plan on: the persistent ones, or new ones.
+        policy: decides whether to restart.
+        reuse: start with the persistent workers.
 
     Raises:
         WorkerError: workers died too often.
@@ -244,14 +245,14 @@ def _restarted(
 
 
 class Batches:
-    """Batches of an epoch; keeps the books on which worker made which.
+    """The batches of an epoch, with a record of which worker made which batch.
 
     Args:
-        running: gives the workers' items in their order.
-        plan: where the epoch was begun.
-        meter: is told what the workers needed for what is given.
-        peeks: how many workers there are, where a snapshot has the canary of the sample that each of them gives next;
-            their items are read ahead for it.
+        running: yields the workers' items in order.
+        plan: where the epoch starts.
+        meter: records the time that the workers needed for the yielded batches.
+        peeks: number of workers if a snapshot holds the canary of each worker's next sample; their items are read
+            ahead for it. Otherwise 0.
     """
 
     def __init__(self, running: Iterator[Item], plan: StreamPlan, meter: Meter | None, *, peeks: int) -> None:
@@ -260,7 +261,7 @@ class Batches:
         self._states = list(plan.states)
         self._turn = plan.turn
         self._epoch = plan.epoch
-        self.last = -1  # whose batch was given last
+        self.last = -1  # the worker of the last batch
         self.ended = False
 
     def __iter__(self) -> Iterator[Any]:
@@ -290,7 +291,7 @@ class Batches:
         return item
 
     def has_more(self) -> bool:
-        """Return whether there is another batch, by reading it ahead; an error comes up where it belongs."""
+        """Return whether more batches follow. Reads ahead; an error is raised later, when its turn comes."""
         while not any(isinstance(item, Exception) or item.batch for item in self._ahead):
             if not self._read_ahead():
                 break
@@ -302,18 +303,18 @@ class Batches:
             pass
 
     def _read_ahead(self) -> bool:
-        """Read an item ahead; an error belongs where it comes up. Return whether more may follow."""
+        """Read an item ahead, and return whether more may follow. An error is kept until its turn comes."""
         try:
             self._ahead.append(next(self._running))
         except StopIteration:
             return False
-        except Exception as error:  # noqa: BLE001  # of whatever type
+        except Exception as error:  # noqa: BLE001  # any type
             self._ahead.append(error)
             return False
         return True
 
     def ended_before(self, epoch: int) -> bool:
-        """Return whether these were all the batches of the epoch just before."""
+        """Return whether these were all the batches of the epoch directly before `epoch`."""
         return self.ended and epoch == self._epoch + 1
 
     def states(self) -> list[dict[str, Any]]:
@@ -338,7 +339,7 @@ class Batches:
 
 
 def _with_canary(state: dict[str, Any], canary: str | None) -> dict[str, Any]:
-    """Return a worker's state with the canary of its next sample, where it has a state of the dataset's own."""
+    """Return a worker's state with the canary of its next sample, if it has a dataset's own state."""
     if not {"state", "iterator"} & set(state):
         return state
     known = {name: value for name, value in state.items() if name != "canary"}
