@@ -96,7 +96,6 @@ def wrap(source: Any, **options: Any) -> Loader:
             `get_state`/`set_state`; or a custom backend. It is not modified.
         batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
             `DataLoader` sets its own.
-            `DataLoader` brings its own.
         transform: applied to each sample or element that is delivered, and to none that is skipped.
         collate: makes a batch from a list of samples. By default, arrays and tensors are stacked, and anything else
             stays a list.
@@ -151,10 +150,10 @@ def wrap(source: Any, **options: Any) -> Loader:
             The next run logs where the previous one crashed, and how many steps are trained again;
             `resumable.flight.read` reads the files. By default, no files are written.
         **options: the options above. An unknown one raises an error that suggests the closest name.
-~
+
     Returns:
         The loader, at the start of epoch 0.
-~
+
     Raises:
         UnsupportedError: the source cannot be wrapped, or an option does not fit it or does not exist.
         ConfigurationError: an option has a bad value, or the source is empty.
