@@ -3,7 +3,7 @@
 delivered       returned by `next()`
 in flight       delivered, and not acknowledged yet; only with `ack="manual"`
 acknowledged    known to be in the weights: counted in a state
-~
+
 With `ack="auto"` a batch is acknowledged when it is delivered. One rule is added: a state that is taken while an
 exception is being handled does not count the last batch if the exception was raised after its delivery.
 """

@@ -299,7 +299,7 @@ def test_loops_continue_after_a_failed_run(tmp_path: Path) -> None:
 def test_a_loader_of_two_trainings_is_rejected(tmp_path: Path) -> None:
     own = loader()
     first = prepare(trainer_in(tmp_path), own)
-    with pytest.raises(ConfigurationError, match=r"second training\.\n  first:  .*prepare\(\)\n  second: .*\n.*Wrap"):
+    with pytest.raises(ConfigurationError, match=r"two training runs\.\n  first:  .*prepare\(\)\n  second: .*\n.*Wrap"):
         prepare(trainer_in(tmp_path), own)
     first.train()
     own.seek(epoch=0)

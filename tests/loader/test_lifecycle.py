@@ -398,6 +398,6 @@ def test_what_goes_wrong_at_the_end_of_a_with_block_is_a_note() -> None:
     with pytest.raises(KeyError) as caught, resumable.wrap(Stubborn()) as loader:
         next(iter(loader))
         raise KeyError("mine")
-    assert caught.value.__notes__ == ["resumable: closing the loader failed, too: OSError: it does not close"]
+    assert caught.value.__notes__ == ["resumable: closing the loader also failed: OSError: it does not close"]
     with pytest.raises(OSError, match="does not close"), resumable.wrap(Stubborn()):
         pass

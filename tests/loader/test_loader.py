@@ -161,7 +161,7 @@ def test_unacknowledged_after_rewind() -> None:
 
 def test_an_epoch_left_with_unacknowledged_batches_is_an_error() -> None:
     loader = make(ack="manual")
-    with pytest.raises(ConfigurationError, match="epoch 0 was left with 6 batches"):
+    with pytest.raises(ConfigurationError, match="epoch 0 was left with 6 delivered batches"):
         for epoch in loader.epochs(2):
             list(epoch)
 
@@ -372,12 +372,12 @@ def test_an_unknown_choice_is_refused_with_those_there_are(options: dict[str, An
 
 @pytest.mark.parametrize("thing", [None, 3, "text", b"bytes", {"a": 1}, {1, 2}])
 def test_what_is_no_source_is_refused(thing: Any) -> None:
-    with pytest.raises(UnsupportedError, match=f"cannot wrap an object of the type builtins.{type(thing).__name__}"):
+    with pytest.raises(UnsupportedError, match=f"cannot wrap an object of type builtins.{type(thing).__name__}"):
         resumable.wrap(thing)
 
 
 def test_a_loader_is_not_wrapped_again() -> None:
-    with pytest.raises(UnsupportedError, match="a Loader already"):
+    with pytest.raises(UnsupportedError, match="already a Loader"):
         resumable.wrap(make())
 
 

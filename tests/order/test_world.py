@@ -156,7 +156,7 @@ def test_a_size_without_its_rank_is_told(
     for _ in range(2):
         assert next(iter(resumable.wrap(range(8), batch_size=2))) == [0, 1]
     (told,) = [record.getMessage() for record in caplog.records if "several ranks" in record.getMessage()]
-    assert f"({PAIRS[launcher][1]}=4), and no variable says which one this is: it reads all the data" in told
+    assert f"({PAIRS[launcher][1]}=4), but no variable says which one this is: it reads all the data" in told
 
 
 def test_given_world_counts_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -266,7 +266,7 @@ def test_a_damaged_seed_is_refused(seed: Any) -> None:
 def test_the_seed_can_be_read_and_not_set() -> None:
     loader = indexed(seed=5, name="left")
     for name in ("seed", "name"):
-        with pytest.raises(AttributeError, match="option of wrap"):
+        with pytest.raises(AttributeError, match="Pass it to wrap"):
             setattr(loader, name, 1)
 
 
