@@ -35,7 +35,7 @@ class Fetcher(Protocol):
 
     @property
     def unit(self) -> str:
-        """What a position counts: "sample" or "element"."""
+        """The unit of positions: "sample" or "element"."""
         ...
 
     @property

@@ -55,7 +55,7 @@ class Order:
         self._last = self._before = _EpochOrder(self.sampler, self._seed, 0, self.plan.positions(0))
 
     def changed(self, plan: Plan, sampler: Sampler | None = None, version: int | None = None) -> Order:
-        """Return the order with a different plan or sampler, and the next version or the given one."""
+        """Return the order with a different plan or sampler, and the next version or the one passed."""
         version = self.version + 1 if version is None else version
         return type(self)(sampler or self.sampler, plan, self._seed, keyed=self._keyed, version=version)
 

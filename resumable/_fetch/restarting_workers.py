@@ -280,7 +280,7 @@ class Inbox:
 
     Attributes:
         processes: the sentinels of all senders.
-        sentinels: those of the processes whose end also ends a wait.
+        sentinels: of the processes whose end also ends a wait.
         torn: a message was lost, because its sender died with the memory that it refers to.
         since: when unpickling of the current message started; None if none is being unpickled.
         over: end every wait.

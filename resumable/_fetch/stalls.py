@@ -42,7 +42,7 @@ answers_awaited: dict[int, Any] = {}  # by thread, the `DataLoader` iterator wit
 
 
 class Awaited(NamedTuple):
-    """What a thread waits for.
+    """The batch that a thread waits for.
 
     Args:
         place: of the batch; None after the last batch of an epoch.

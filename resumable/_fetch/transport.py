@@ -53,7 +53,7 @@ _LOOK, _GRACE = 1.0, 10.0  # seconds between two checks of the parent, and to le
 
 
 class _Thread(threading.local):
-    """What a thread pickles. A queue has its own thread, so a thread that has pickled an answer pickles only answers.
+    """Pickling flags of a thread. A queue has its own thread, so one that has pickled an answer pickles only answers.
 
     Attributes:
         answers: the thread pickles an answer, whose small storages are sent by value.

@@ -49,8 +49,8 @@ _copies: list[Any] = []  # kept as long as this process exists, so nothing in th
 def watch(iterator: Any) -> None:
     """Register an iterator with worker processes: keep its copy in a fork, and let its workers end if it is garbage.
 
-    For a garbage cycle, the collector closes the queues before it calls the iterator's `__del__`. The stop message would
-    not reach the workers, and PyTorch would wait 5 seconds for each. A reference from outside the cycle keeps the
+    For a garbage cycle, the collector closes the queues before it calls the iterator's `__del__`. The stop message
+    would not reach the workers, and PyTorch would wait 5 seconds for each. A reference from outside the cycle keeps the
     queues alive until then.
     """
     if iterator not in _running:
@@ -100,7 +100,7 @@ class RequestDataset:
 
     @property
     def user_dataset(self) -> Any:
-        """The user's dataset, without any wrapper of ours."""
+        """The user's dataset, without wrappers of this package."""
         return getattr(self._reader.source, "user_dataset", self._reader.source)
 
     def __getitem__(self, message: Message) -> Any:
