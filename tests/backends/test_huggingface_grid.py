@@ -104,7 +104,7 @@ def test_map_of_batches_that_draws(how: str) -> None:
 
     check(lambda: make(resume="replay"))
     _, states = sources.golden(make())
-    with pytest.raises(StateMismatchError, match="goes on with another element"):
+    with pytest.raises(StateMismatchError, match="continues with a different element"):
         sources.rest(make(), states[1])
 
 
@@ -143,7 +143,7 @@ def test_a_stream_that_is_split_already_is_not_divided_again(shards: int, how: s
 @pytest.mark.parametrize("how", list(MAKE))
 def test_a_stream_that_is_split_already_refuses_to_be_divided(how: str) -> None:
     part = datasets.distributed.split_dataset_by_node(sources.stream(), 0, 2)
-    with pytest.raises(ConfigurationError, match="split_dataset_by_node made of the stream would be divided"):
+    with pytest.raises(ConfigurationError, match="would divide the stream among the ranks again: split_dataset_by_node"):
         MAKE[how](part, shard=True, world=resumable.World(0, 2))
 
 

@@ -320,7 +320,7 @@ def test_a_source_that_shrank_is_noticed() -> None:
     state = [loader.state_dict() for _ in loader][6]
     shrunk = resumable.wrap(lambda: iter(range(3)), identity="numbers")
     shrunk.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match=r"place: +7\n  elements that the source has: 3"):
+    with pytest.raises(StateMismatchError, match=r"position: 7\n  elements in the source: +3"):
         next(iter(shrunk))
 
 

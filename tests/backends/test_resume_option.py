@@ -162,5 +162,5 @@ def test_a_stream_without_a_buffer_resumes_by_its_state() -> None:
 def test_canary_tells_of_a_lost_buffer() -> None:
     """With `resume="state"`, the canary tells that the buffer was lost."""
     _, states = golden(BUFFERED["no workers"](resume="state"))
-    with pytest.raises(StateMismatchError, match=r"IterableDataset in worker 0 was brought back by its own state"):
+    with pytest.raises(StateMismatchError, match=r"IterableDataset in worker 0 was restored from its own state"):
         rest(BUFFERED["no workers"](resume="state"), states[2])

@@ -257,7 +257,7 @@ def test_a_damaged_state_is_refused() -> None:
         snapshot = state["source_state"]["snapshot"]
         snapshot["state"] = damage(snapshot["state"])
         resumed = resumable.wrap(typical())
-        with pytest.raises(StateFormatError, match="its digest is not"):
+        with pytest.raises(StateFormatError, match="its digest does not match"):
             resumed.load_state_dict(state)
         state["digest"] = None
         resumed.load_state_dict(state)

@@ -89,7 +89,7 @@ def test_state_of_an_earlier_version() -> None:
     del state["backend"]["parameters"]
     state["digest"] = None
     loader = make(3)
-    with pytest.warns(StateMismatchWarning, match=r"says nothing of backend\.parameters"):
+    with pytest.warns(StateMismatchWarning, match=r"does not include backend\.parameters"):
         loader.load_state_dict(state)
 
 

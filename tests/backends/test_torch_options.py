@@ -275,7 +275,7 @@ def test_dataset_that_cannot_be_pickled() -> None:
     loader = wrap(dataset, num_workers=1, multiprocessing_context="spawn")
     with (
         warnings.catch_warnings(),
-        pytest.raises(WorkerError, match="workers could not be started.*\n.*multiprocessing_context"),
+        pytest.raises(WorkerError, match="cannot start the workers.*\n.*multiprocessing_context"),
     ):
         warnings.filterwarnings("ignore", message="Got pickle error")
         next(iter(loader))

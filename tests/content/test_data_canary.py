@@ -257,7 +257,7 @@ def test_the_message_has_the_sample_what_it_is_and_the_ways_out() -> None:
     with pytest.raises(StateMismatchError) as caught:
         listed([FILES[1], FILES[0], *FILES[2:]]).load_state_dict(state)
     text = str(caught.value)
-    assert "another sample 0 (elements) than the checkpoint's; 2 of 12 that were compared differ" in text
+    assert "has changed since the checkpoint: sample 0 (elements) differs; 2 of the 12 compared samples differ" in text
     assert "in the checkpoint: sample 0 with the digest" in text
     assert re.search(f"in this run:       sample 0 with the digest [0-9a-f]{{4}}: '{FILES[1]}'", text)
     assert all(way in text for way in ("read twice", "others never", 'checks="ranks"', "strict=False", "sort"))

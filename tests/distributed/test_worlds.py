@@ -55,7 +55,7 @@ def test_a_job_is_no_step(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
 
 def test_a_rank_of_an_unknown_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMIX_RANK", "0")
-    with pytest.raises(ConfigurationError, match=r"is rank 0: PMIX_RANK='0', and no variable says of how"):
+    with pytest.raises(ConfigurationError, match=r"is rank 0: PMIX_RANK='0', but no variable says how"):
         next(iter(resumable.wrap(SAMPLES, batch_size=2)))
 
 

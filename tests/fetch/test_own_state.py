@@ -309,7 +309,7 @@ def test_seek_needs_a_state() -> None:
 
 def test_a_state_belongs_to_its_rank() -> None:
     state = as_loader(Counting(8), world=World(0, 2)).state_dict()
-    with pytest.raises(StateMismatchError, match="rank differs.*\n.*0\n.*1\nGive each rank the state"):
+    with pytest.raises(StateMismatchError, match="rank differs.*\n.*0\n.*1\nLoad on each rank the state"):
         as_loader(Counting(8), world=World(1, 2)).load_state_dict(state)
     with pytest.raises(StateMismatchError, match="rank differs"):
         as_loader(Counting(8), world=World(0, 1)).load_state_dict(state)
@@ -320,7 +320,7 @@ def test_a_state_from_where_nothing_was_remembered_says_so() -> None:
     plain = resumable.wrap(DataLoader(Seven(), batch_size=2, shuffle=True), identity="same")
     next(iter(plain))
     loader = as_loader(Counting(), identity="same")
-    with pytest.warns(StateMismatchWarning, match=r"nothing of what the dataset remembered \(its state_dict\(\)\)"):
+    with pytest.warns(StateMismatchWarning, match=r"does not include the dataset's own state \(its state_dict\(\)\)"):
         loader.load_state_dict(plain.state_dict())
     assert next(iter(loader))[0][1] == 1
 
@@ -340,10 +340,10 @@ def test_a_state_that_the_dataset_does_not_take_changes_nothing(snapshot: Any) -
     loader = as_loader(Counting())
     first = next(iter(loader))
     source = {"snapshot": snapshot, "skip": 0, "ended": False}
-    with pytest.raises(StateFormatError, match="its digest is not"):
+    with pytest.raises(StateFormatError, match="its digest does not match"):
         loader.load_state_dict({**loader.state_dict(), "source_state": source})
     state = {**loader.state_dict(), "source_state": source, "digest": None}
-    with pytest.raises(StateFormatError, match="could not take back the snapshot"):
+    with pytest.raises(StateFormatError, match="could not restore the snapshot"):
         loader.load_state_dict(state)
     assert first[0][1] == 1
     assert next(iter(loader))[0][1:] == (3, 0)

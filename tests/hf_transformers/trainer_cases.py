@@ -304,7 +304,7 @@ def test_a_loader_of_two_trainings_is_rejected(tmp_path: Path) -> None:
     first.train()
     own.seek(epoch=0)
     second = prepare(trainer_in(tmp_path), own)
-    with pytest.raises(ConfigurationError, match="second training"):
+    with pytest.raises(ConfigurationError, match="two training runs"):
         first.train()
     second.train()
     assert second.seen == first.seen

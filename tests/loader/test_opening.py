@@ -274,7 +274,9 @@ def test_the_variables_that_said_it_are_named(
         loader = resumable.wrap(list(range(16)), batch_size=2)
         assert list(loader) == [[4, 5], [12, 13]]
     (told,) = warned(caplog)
-    assert told.startswith(f"rank 2 of 4 from environment variables alone ({', '.join(names)}): this loader reads 1/4 of each")
+    assert told.startswith(
+        f"rank 2 of 4 from environment variables alone ({', '.join(names)}): this loader reads 1/4 of each"
+    )
     assert "world=World(0, 1) to read everything, or world=World.detect()" in told
     assert f"rank 2 of 4 (the environment: {', '.join(names)}); seed 0" in lines(caplog)[0]
 

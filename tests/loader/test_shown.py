@@ -39,7 +39,9 @@ def test_a_stream_hides_its_dataset() -> None:
     loader = resumable.wrap(DataLoader(Stream(), batch_size=2))
     assert (loader.batch_size, loader.num_workers) == (2, 0)
     assert not hasattr(loader, "dataset")
-    with pytest.raises(AttributeError, match="no attribute 'dataset'.\nIterating the dataset of a stream would restart it"):
+    with pytest.raises(
+        AttributeError, match="no attribute 'dataset'.\nIterating the dataset of a stream would restart it"
+    ):
         len(loader.dataset)
 
 
@@ -68,7 +70,8 @@ def test_what_is_not_shown_has_advice(name: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("batch_size", "wrap it again"), ("pin_memory", "wrap it again"), ("epoch", "seek"), ("sampler", "")]
+    ("name", "advice"),
+    [("batch_size", "wrap it again"), ("pin_memory", "wrap it again"), ("epoch", "seek"), ("sampler", "")],
 )
 def test_what_would_change_nothing_cannot_be_set(name: str, advice: str) -> None:
     loader = resumable.wrap(DataLoader(DATASET, batch_size=4))

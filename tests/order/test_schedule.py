@@ -198,7 +198,7 @@ def next_batch(loader: resumable.Loader) -> list[int]:
 
 def test_a_batch_with_fewer_samples_than_ranks_is_refused() -> None:
     check_share(5, World(0, 5))
-    with pytest.raises(UnevenBatchError, match="3 samples cannot be shared by 5 ranks.*\n.*at most 3 ranks"):
+    with pytest.raises(UnevenBatchError, match="5 ranks cannot share a global batch of 3 samples.*\n.*at most 3 ranks"):
         check_share(3, World(0, 5))
 
 

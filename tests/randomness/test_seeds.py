@@ -393,7 +393,7 @@ def test_refusal_names_lightning(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(sys.modules, "lightning", sys)
     monkeypatch.setenv("PL_GLOBAL_SEED", "7")
     loader = resumable.wrap(range(12), batch_size=3, shuffle=True, world=World(0, 2))
-    with pytest.raises(ConfigurationError, match="this one took 7, which Lightning's seed_everything had set"):
+    with pytest.raises(ConfigurationError, match="this rank took 7 from Lightning's seed_everything"):
         next(iter(loader))
 
 
