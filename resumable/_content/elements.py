@@ -52,7 +52,7 @@ _SHAPE = re.compile(r"[0-9a-f]{4}(~-?\d[\d.e+-]*)?")
 
 
 class File(NamedTuple):
-    """A file: its name below the folder that it shares with the other files, and its path."""
+    """A file: its name below the folder that all files share, and its path."""
 
     name: str
     path: str

@@ -172,7 +172,7 @@ class _TooManyError(Exception):
 
 
 def _leaves(content: Any, *, lists: bool, opened: Opened | None = None) -> Iterable[tuple[str, Any]]:
-    """Return the leaves; if there are too many, only those of the top two levels, with each container as one leaf."""
+    """Return the leaves; if there are too many, only the top two levels, with each container as one leaf."""
     try:
         return list(walk(content, _Reader({}, iter(range(_MOST)), lists=lists, opened=opened)))
     except _TooManyError:
@@ -223,7 +223,7 @@ class _Shared:
     """Splits a content that has more leaves than can be listed, for example because it holds the same parts many times.
 
     Thirty lists, each of which holds the previous one twice, have a billion leaves. Each container is read once, and
-    its digest is that of its parts, whether it occurs once or is shared.
+    its digest depends only on its parts, whether it occurs once or is shared.
 
     Args:
         most: leaves of a container that is listed leaf by leaf.

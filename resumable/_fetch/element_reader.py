@@ -304,6 +304,6 @@ def too_few(before: int, now: int) -> StateMismatchError:
     return StateMismatchError(
         "the source ended before the position that the state or seek() asked for.\n"
         f"  elements before that position: {before}\n  elements in the source:        {now}\n"
-        "The next batch would come from a different position. For a state, restore the data that the run started with, "
+        "The next batch would have a different position. For a state, restore the data that the run started with, "
         "or start a new run. For seek(), pass a step that the epoch has."
     )

@@ -231,7 +231,7 @@ class AgreedEnd:
             return False
         if reached := cursor.step >= end["step"]:
             _log.info(
-                "epoch %d ends after %d steps on all ranks, because rank %d has no more batches: the rest is not read",
+                "epoch %d ends after %d steps on all ranks, because rank %d has no batches left: the rest is not read",
                 *(self._epoch, cursor.step, end["rank"]),
             )
         return bool(reached)

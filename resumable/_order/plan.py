@@ -137,7 +137,7 @@ class Schedule:
             raise ConfigurationError(
                 f"the global batch is larger than the data: {self.global_batch} samples per step, "
                 f"{self.length} samples per epoch.\n"
-                f'With tail="{self.tail}" an epoch could have no batch at all. Reduce the batch size so that a step '
+                f'With tail="{self.tail}" an epoch could have no batch at all. Use a batch size with which a step '
                 f'takes at most {self.length} samples over all ranks, or use tail="partial" or tail="pad".'
             )
         if self.tail == "drop_ranks" and self.ranks > self.length:

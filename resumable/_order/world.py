@@ -147,7 +147,7 @@ def _names_ranks() -> bool:
 
 
 def _of_step() -> list[_Pair]:
-    """Return SLURM's variables of a job, if `srun` has set them to those of a step: some containers keep no others.
+    """Return SLURM's variables of a job, if `srun` has set them for a step: some containers keep no others.
 
     In a batch script without `srun` they are also set, although a single process runs it.
     """

@@ -1,10 +1,10 @@
 """Seeds the global RNGs before every sample or batch, except those that the source never uses.
 
 Seeding all three costs about 7 µs (PyTorch's: 1 µs). Protecting the trainer's states from it costs twice as much: two
-of the states are large, and most sources use neither of these RNGs. So the first batch is read with all of
-them seeded, to learn which ones are used. From then on, an idle RNG is neither seeded nor saved. Its state is only
-checked after each batch. If it was used after all, its state is restored, and the batch is read and collated again with
-it seeded, like all later batches. The delivered batch is always the same as with all RNGs seeded.
+of the states are large, and most sources use neither of these RNGs. So the first batch is read with all of them seeded,
+to learn which ones are used. From then on, an idle RNG is neither seeded nor saved. Its state is only checked after
+each batch. If it was used after all, its state is restored, and the batch is read and collated again with it seeded,
+like all later batches. The delivered batch is always the same as with all RNGs seeded.
 
 PyTorch's RNG is always seeded. That takes 1 µs, and code often reads its seed (`torch.initial_seed()`) without using
 random numbers, which leaves no trace in its state. Code that saves the state of one of the other RNGs, uses it, and

@@ -147,14 +147,14 @@ class Ranks:
     def find(self, given: World | Group | None) -> Found:
         """Return the rank and how it was detected: as passed, as fixed before, or from the current environment."""
         if isinstance(given, World):
-            return Found(given.rank, given.size, "as given by world= or the sampler")
+            return Found(given.rank, given.size, "set by world= or the sampler")
         return self._fixed or self._now(given)
 
     def _now(self, group: Group | None) -> Found:
         if group is None:
-            by, world = "what trains", self._suggested
+            by, world = "the trainer", self._suggested
         else:
-            by, world = f"{group.by} given by world=", group.world()
+            by, world = f"{group.by} passed as world=", group.world()
         return find() if world is None else Found(world.rank, world.size, by)
 
     def suggest(self, world: World) -> None:

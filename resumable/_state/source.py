@@ -84,7 +84,7 @@ class LeftEarly:
     ended: bool = False
 
     def replayed(self, within: Callable[[Any], int]) -> int:
-        """Count the elements that are replayed to get here, including those of the epoch that was left."""
+        """Count the elements that are replayed to get here, including the epoch that was left."""
         return self.skip + self.before.replayed(within)
 
     def as_dict(self) -> dict[str, Any]:

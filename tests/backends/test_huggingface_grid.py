@@ -143,7 +143,9 @@ def test_a_stream_that_is_split_already_is_not_divided_again(shards: int, how: s
 @pytest.mark.parametrize("how", list(MAKE))
 def test_a_stream_that_is_split_already_refuses_to_be_divided(how: str) -> None:
     part = datasets.distributed.split_dataset_by_node(sources.stream(), 0, 2)
-    with pytest.raises(ConfigurationError, match="would divide the stream among the ranks again: split_dataset_by_node"):
+    with pytest.raises(
+        ConfigurationError, match="would divide the stream among the ranks again: split_dataset_by_node"
+    ):
         MAKE[how](part, shard=True, world=resumable.World(0, 2))
 
 

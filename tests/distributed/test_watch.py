@@ -50,7 +50,9 @@ DISAGREEMENTS = {
     "file order": "sample 0 differs.\n  rank 0: digest ",
     "floats in another order": "sample 0 differs.\n  rank 0: digest ",
     "batch_size": "the batch size differs.\n  rank 0: 2\n  rank 1: 4",
-    "place": "the position in the stream differs.\n  rank 0: epoch 0, step 3, after 12 samples\n  rank 1: epoch 0, step 2",
+    "place": (
+        "the position in the stream differs.\n  rank 0: epoch 0, step 3, after 12 samples\n  rank 1: epoch 0, step 2"
+    ),
     "tail": "tail differs.\n  rank 0: partial\n  rank 1: drop",
     "generator's order": "element differs.\n  rank 0: element 3 with the digest",
     "generator's length": "the stream that they divide ends at different positions.\n  rank 0: 20 elements in epoch 0",

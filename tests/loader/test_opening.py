@@ -291,7 +291,7 @@ def test_a_world_that_was_given_is_not_doubted(
     list(resumable.wrap(data(sampler=sampler)))
     assert not warned(caplog)
     ranks = [line.split("; ")[2] for line in lines(caplog)]
-    given = "(as given by world= or the sampler)"
+    given = "(set by world= or the sampler)"
     assert ranks == [f"rank 0 of 1 {given}", f"rank 2 of 4 {given}", f"rank 1 of 3 {given}"]
 
 
