@@ -60,7 +60,7 @@ class DataFingerprint:
         self._opened = None if text == self._text else text
 
     def of_rank(self) -> list[tuple[int, str, float | None, float]] | None:
-        """Return what is compared between ranks: index, digest, number and scale of each sample, with current values."""
+        """Return what is compared between ranks: the current index, digest, number and scale of each sample."""
         if self._name is None:
             return None
         now = self._wrapped[self._name] if self._opened is None else _digests_of(self._again(self._name))

@@ -1,6 +1,6 @@
 """Exceptions of user code while a batch is made: they arrive unchanged, with notes that say where they were raised.
 
-The exception is `StopIteration`, which would end the epoch. An error in a worker process is sent to the training
+`StopIteration` is replaced, because it would end the epoch. An error in a worker process is sent to the training
 process and raised there with its type, arguments and attributes. The worker's traceback is its cause.
 """
 

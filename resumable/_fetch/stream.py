@@ -51,7 +51,8 @@ class Stream:
         """
         if self._batches.gi_running:  # type: ignore[attr-defined]  # fetchers are generators
             raise UnsupportedError(
-                "close() was called while the loader was reading a batch, from the code that reads it or a signal handler.\n"
+                "close() was called while the loader was reading a batch, by the code that reads it or by a signal "
+                "handler.\n"
                 "A stream cannot end inside its own next(). Raise an exception there, as sys.exit() does: that also "
                 "ends the stream."
             )

@@ -196,7 +196,7 @@ class Schedule:
         total = self.total(cursor)
         if not 0 <= step <= total:
             raise ConfigurationError(
-                f"epoch {epoch} has {total} batches, so there is no step {step}.\n"
+                f"epoch {epoch} has {total} batches, so step {step} does not exist.\n"
                 f"Use a step from 0 to {total} ({total} is the end of the epoch)."
             )
         position = begin + step * self.global_batch

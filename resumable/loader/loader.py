@@ -501,11 +501,11 @@ class Loader(Generic[T_co]):
         self._refuse_evaluation("seek()")
         epoch, step = operator.index(epoch), operator.index(step)
         if epoch < 0 or step < 0:
-            raise ConfigurationError(f"there is no epoch {epoch} with a step {step}: both count from 0.")
+            raise ConfigurationError(f"epoch={epoch}, step={step} is not a position: both count from 0.")
         if self.progress.source_state() is not None:
             raise UnsupportedError(
                 "seek() needs a source that can start at any position or from scratch, but this one resumes from its "
-                "own snapshots.\nThere is no snapshot of that batch. Load a state that was taken there."
+                "own snapshots.\nThat batch has no snapshot. Load a state that was taken there."
             )
         plan = self._fetcher.plan(self.global_batch_size)
         at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
@@ -541,12 +541,12 @@ class Loader(Generic[T_co]):
         if not isinstance(self._fetcher, IndexedFetcher):
             raise UnsupportedError("this source has no sample indices: it yields elements in its own order.")
         if epoch < 0:
-            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
+            raise ConfigurationError(f"epoch={epoch} does not exist: epochs count from 0.")
         plan = self._fetcher.plan(self.global_batch_size)
         cursor = plan.at(epoch, step)
         if plan.finished(cursor):
             raise ConfigurationError(
-                f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0."
+                f"epoch {epoch} has {step} batches, so step {step} does not exist: steps count from 0."
             )
         world = World() if rank is None else World(rank, self._fetcher.world().size)
         return self._fetcher.sample_indices(cursor, plan, world)
