@@ -149,7 +149,7 @@ def check_seed(seed: object) -> int:
     if value < 0 or isinstance(seed, bool):
         raise ConfigurationError(
             f"the seed must be an integer of 0 or more, but it is {seed!r}.\n"
-            "The order of the samples is computed from it, so it must be exact. Use for example seed=0."
+            "The order of the samples is computed from it, so it must be exact. For example, use seed=0."
         )
     return value
 

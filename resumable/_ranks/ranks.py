@@ -67,7 +67,7 @@ def check_world(name: str, value: Any) -> World | Group:
         return _of_mesh(value)
     raise ConfigurationError(
         f"{name} must be a World, a DeviceMesh or a ProcessGroup, but it is {value!r}.\n"
-        "This rank's share of the data would be unknown. Use for example World(rank=0, size=2), "
+        "This rank's share of the data would be unknown. For example, use World(rank=0, size=2), "
         'mesh["dp"], or the result of torch.distributed.new_group().'
     )
 

@@ -70,7 +70,7 @@ class _Last:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Batches that a source delivered before it was set back, although it cannot go back. They do not count.
+    """Batches that do not count, but that their source cannot deliver again.
 
     Args:
         source: the position of the source.

@@ -97,8 +97,8 @@ def wrap(source: Any, **options: Any) -> Loader:
         batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
             `DataLoader` sets its own.
         transform: applied to each sample or element that is delivered, and to none that is skipped.
-        collate: makes a batch from a list of samples. By default, arrays and tensors are stacked, and anything else
-            stays a list.
+        collate: makes a batch from a list of samples. By default, batches of an array or tensor are arrays or tensors,
+            and other batches are lists.
         identity: a name for the data. A state loads only if its name for the data is the same.
         seed: selects the order and the augmentations, together with the epoch. The default is the seed of the
             `DataLoader`'s `DistributedSampler` or generator, else the seed of `torch.manual_seed` (below 2**32, taken
@@ -109,8 +109,8 @@ def wrap(source: Any, **options: Any) -> Loader:
             blocks of the source's shards, and mixes their samples in windows (`samplers.Blocks`). It works for any
             source, or dataset of a `DataLoader`, with an attribute `sizes`: the number of samples in each shard.
         sampler: a custom order, for indexed sources.
-        order: which shuffle replaces the PyTorch sampler of a `DataLoader`: "feistel", from this package, or "torch",
-            which reproduces PyTorch's own order if the seed is known. By default "feistel".
+        order: the order of a `DataLoader` with a PyTorch sampler: "feistel", from this package, or "torch", which is
+            exactly PyTorch's order and needs a known seed. By default "feistel".
         tail: what happens to the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
             "drop_ranks". By default "partial", or what the `DataLoader` is set to, or "drop" if the elements are the
             batches.
