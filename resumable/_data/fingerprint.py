@@ -121,7 +121,7 @@ class DataFingerprint:
         number = differing[0]
         which = "the data" if name == SAID else f"sample {self._indices[number]}"
         what = f"its {SAID} differs" if name == SAID else f"{which} ({name}) differs"
-        many = "." if name == SAID else f"; {len(differing)} of the {len(now)} compared samples differ."
+        many = "." if name == SAID else f"; {len(differing)} of {len(now)} compared samples differ."
         return (
             f"the dataset has changed since the checkpoint: {what}{many}\n"
             f"  in the checkpoint: {which} with the digest {before[number]}\n"

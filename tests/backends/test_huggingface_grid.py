@@ -158,7 +158,10 @@ def test_other_files_are_refused_though_the_place_is_the_same(how: str, kind: st
     names = sources.files(tmp_path / "here", kind)
     make = MAKE[how]
     run, states = sources.golden(make(sources.streamed(kind, names)))
-    others = [(names[:1] + names[:0:-1], "the data have another sample"), (names[:-1], "another number of files")]
+    others = [
+        (names[:1] + names[:0:-1], "the dataset has changed since the checkpoint: sample"),
+        (names[:-1], "a different number of files"),
+    ]
     for other, told in others:
         refusing = make(sources.streamed(kind, other))
         for state in states:

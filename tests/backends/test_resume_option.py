@@ -87,7 +87,7 @@ def test_a_replay_compares_with_what_a_state_announced(source: str) -> None:
     else:
         state["source_state"]["snapshot"]["workers"][0]["canary"] = "0" * 16
         state["digest"] = None
-    with pytest.raises(StateMismatchError, match="was read again up to the place"):
+    with pytest.raises(StateMismatchError, match="was read again up to the saved position"):
         rest(make(resume="replay"), state)
 
 

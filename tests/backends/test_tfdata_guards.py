@@ -331,5 +331,5 @@ def test_a_generator_that_gives_other_elements_is_refused() -> None:
     state = [loader.state_dict() for _ in zip(range(3), loader, strict=False)][-1]
     resumed = make()
     resumed.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="read again up to the place of the state"):
+    with pytest.raises(StateMismatchError, match="read again up to the saved position"):
         next(iter(resumed))

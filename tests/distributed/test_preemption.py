@@ -141,7 +141,7 @@ def test_steps_only_grow() -> None:
     with resumable.preemption() as stop:
         stop.reached(5)
         stop.reached(5)
-        with pytest.raises(ConfigurationError, match=r"(?s)backwards.*before: 5\n.*now: +4"):
+        with pytest.raises(ConfigurationError, match=r"(?s)backwards.*previous call: 5\n.*this call: +4"):
             stop.reached(4)
 
 

@@ -97,7 +97,7 @@ def outside_run(rank: int, _size: int) -> Any:
     group = distributed.new_group([0])
     loader = resumable.wrap(SAMPLES, batch_size=2, world=group)
     if rank:
-        with pytest.raises(ConfigurationError, match="rank 1 is no member of the process group"):
+        with pytest.raises(ConfigurationError, match="rank 1 is not a member of the process group"):
             next(iter(loader))
     else:
         assert next(iter(loader)) == [0, 1]

@@ -247,8 +247,8 @@ def test_every_way_in_which_a_death_is_told_is_known(error: Exception) -> None:
     assert is_death(error)
     told = describe_death(error)
     assert isinstance(told, WorkerError)
-    assert str(told).startswith("a process that reads samples died: ")
-    assert "The loader's state is that before this batch: " in str(told)
+    assert str(told).startswith("a worker process died: ")
+    assert "The loader's state does not count this batch" in str(told)
 
 
 def test_what_is_no_death_is_not_taken_for_one() -> None:

@@ -236,7 +236,7 @@ def test_a_changed_batch_size_is_refused_or_moves_the_borders() -> None:
     order = [sample for batch in make() for sample in batch]
     state = state_after(2)
     with pytest.raises(
-        StateMismatchError, match=r"checkpoint: 4 per rank at the start, 4 over all ranks\n.*: +5 per rank, 5 over"
+        StateMismatchError, match=r"checkpoint: 4 per rank at first, 4 over all ranks\n.*: +5 per rank, 5 over"
     ):
         make(batch_size=5).load_state_dict(state)
     loader = make(batch_size=5, on_change="continue")

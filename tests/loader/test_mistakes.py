@@ -96,7 +96,7 @@ def test_a_checkpoint_that_has_the_state_inside_names_it() -> None:
 def test_other_states_are_called_by_their_name() -> None:
     loader = resumable.wrap(range(4))
     optimizer = torch.optim.SGD([torch.nn.Parameter(torch.ones(2))], lr=0.1)
-    with pytest.raises(StateFormatError, match="an optimizer's state: did you mean the one of the loader"):
+    with pytest.raises(StateFormatError, match="an optimizer's state: did you mean the loader's"):
         loader.load_state_dict(optimizer.state_dict())
     with pytest.raises(StateFormatError, match=r"for resumable.rng.load_state_dict"):
         loader.load_state_dict(resumable.rng.state_dict())

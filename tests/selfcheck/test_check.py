@@ -123,7 +123,7 @@ def test_a_guard_of_the_loader_is_told_as_the_cause() -> None:
         return resumable.wrap(programs.Stream(forgets=True), batch_size=4)
 
     causes = [trial.cause for trial in broken(checked(make)).values()]
-    assert any("StateMismatchError" in cause and "brought back by its own state" in cause for cause in causes)
+    assert any("StateMismatchError" in cause and "restored from its own state" in cause for cause in causes)
 
 
 @pytest.mark.slow

@@ -107,7 +107,7 @@ CONTRADICTIONS = {
         lambda s: s["cursor"].update(epoch=1 << 63),
         r"epoch must be at most 2\*\*62",
     ),
-    "no place in the epoch": ("list", lambda s: s["cursor"].update(position=400), "position 400 lies"),
+    "no place in the epoch": ("list", lambda s: s["cursor"].update(position=400), "position 400 is after"),
 }
 
 
