@@ -325,9 +325,9 @@ def test_what_has_no_order_of_torchs_own_is_refused_by_name(make: Callable[[], A
 
 
 def test_options_that_contradict_it_are_refused() -> None:
-    with pytest.raises(ConfigurationError, match=r"seed=5 was given, and the generator of what is wrapped.* seed 3"):
+    with pytest.raises(ConfigurationError, match=r"seed=5, but the generator of the source has the seed 3"):
         resumable.wrap(GENERATORS["shuffle"](), order="torch", seed=5)
-    with pytest.raises(ConfigurationError, match=r"seed=5 was given, and the sampler of what is wrapped.* seed 7"):
+    with pytest.raises(ConfigurationError, match=r"seed=5, but the sampler of the source has the seed 7"):
         resumable.wrap(dealt(23, 4, World(), (False, False)), order="torch", seed=5)
     by_default = DataLoader(DATA, sampler=DistributedSampler(DATA, 1, 0))
     with pytest.raises(ConfigurationError, match=r"seed=5 were given, but the DistributedSampler.*seed 0"):
