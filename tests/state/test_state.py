@@ -96,11 +96,11 @@ CONTRADICTIONS = {
         "skip must be an integer of 0",
     ),
     "more steps than samples": ("list", lambda s: s["cursor"].update(step=11), "position 4 is too small for 11 steps"),
-    "a batch of no number of ranks": ("list", lambda s: s.update(global_batch=5), "global_batch is 5.*batch_size of 2"),
+    "a batch of no number of ranks": ("list", lambda s: s.update(global_batch=5), "global_batch is 5.*batch_size=2"),
     "a batch of too many ranks": (
         "list",
         lambda s: s.update(global_batch=1 << 22),
-        "global_batch is 4194304.*size of 2",
+        "global_batch is 4194304.*batch_size=2",
     ),
     "an epoch of too many bits": (
         "list",
