@@ -546,7 +546,7 @@ class Loader(Generic[T_co]):
         cursor = plan.at(epoch, step)
         if plan.finished(cursor):
             raise ConfigurationError(
-                f"epoch {epoch} has {step} batches, so step {step} does not exist: steps count from 0."
+                f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0."
             )
         world = World() if rank is None else World(rank, self._fetcher.world().size)
         return self._fetcher.sample_indices(cursor, plan, world)

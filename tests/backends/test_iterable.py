@@ -398,7 +398,7 @@ def test_other_ranks_where_accepted() -> None:
     states = [[loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1] for loader in loaders]
     assert states[0] == states[1]
     alone = resumable.wrap(lambda: iter(range(12)), identity="n")
-    with pytest.raises(StateMismatchError, match=r"whole batch.*\n  in the checkpoint: 2\n  in this run:       1"):
+    with pytest.raises(StateMismatchError, match=r"complete batch.*\n  in the checkpoint: 2\n  in this run:       1"):
         alone.load_state_dict(states[0])
     alone = resumable.wrap(lambda: iter(range(12)), identity="n", on_change="continue")
     alone.load_state_dict(states[0])

@@ -248,9 +248,9 @@ def test_a_state_of_another_order_or_seed_is_refused() -> None:
     state = make(3).state_dict()
     with pytest.raises(StateMismatchError, match=r"sampler\.torch_seed differs(.|\n)*checkpoint: 3\n(.|\n)*run: +4"):
         make(4).load_state_dict(state)
-    with pytest.raises(StateMismatchError, match=r"sampler\.name differs"):
+    with pytest.raises(StateMismatchError, match=r"sampler\.name\) differs"):
         make(3, order="feistel").load_state_dict(state)
-    with pytest.raises(StateMismatchError, match=r"sampler\.name differs"):
+    with pytest.raises(StateMismatchError, match=r"sampler\.name\) differs"):
         make(3).load_state_dict(make(3, order=None).state_dict())
     workers = DataLoader(DATA, 4, shuffle=True, generator=seeded(), num_workers=1, persistent_workers=True)
     with pytest.raises(StateMismatchError, match=r"sampler\.workers_seed differs(.|\n)*persistent_workers"):

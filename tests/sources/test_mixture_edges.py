@@ -92,7 +92,7 @@ def test_what_hides_a_mixture_is_refused(kind: str) -> None:
         lambda: resumable.mix({"c": source}),
     ]
     for call in calls:
-        with pytest.raises(UnsupportedError, match=r"around a Mix, which carries its own order(.|\n)*mix those"):
+        with pytest.raises(UnsupportedError, match=r"around a Mix, which has its own order(.|\n)*mix those"):
             call()
 
 
