@@ -250,7 +250,7 @@ def test_a_report_is_json() -> None:
         (programs.fails, ConfigurationError, "raised KeyError(?s:.*)programs.py(?s:.*)no such folder"),
         (programs.needs, ConfigurationError, "needs the arguments folder, and is called without any"),
         (programs.nothing, UnsupportedError, "returned None"),
-        (programs.text, UnsupportedError, "cannot wrap an object of the type builtins.str"),
+        (programs.text, UnsupportedError, "cannot wrap an object of type builtins.str"),
         (programs.number, ConfigurationError, "is a int and no function"),
         (programs.the_same, ConfigurationError, "returned the same loader twice"),
     ],
