@@ -1,21 +1,21 @@
-"""Content of any kind: its leaves, how two contents compare, and digests of it.
+"""Content of any kind: its leaves, comparison of two contents, and digests.
 
-`leaves.py` takes content apart: each leaf has a dotted path and a text that differs if the leaf does. Chaos runs take
-checkpoints apart by it, `resumable check` takes batches, and `resumable diff` names parts and compares values by it, so
-a part has the same name and the same meaning in all reports. `canary.py` and `elements.py` are encoders of the leaves
-of one element, for digests that states hold.
+`leaves.py` splits content into leaves: each has a dotted path, and a text that differs if the leaf does. Chaos runs use
+it to split checkpoints, `resumable check` to split batches, and `resumable diff` to compare values. So a part has the
+same name and the same meaning in all reports. `canary.py` and `elements.py` encode the leaves of one element, for the
+digests in states.
 
 >>> one, other = parts_of({"model": {"bias": 1.0, "weight": 2.0}}), parts_of({"model": {"bias": 1.0, "weight": 3.0}})
 >>> list(compare(one, other))
 [Difference(path='model.weight', a='2.0', b='3.0')]
 
-- A tensor or an array is compared by type, shape and bytes; what is no number (NaN) equals each other one, and -0.0 is
-  not 0.0.
-- Dicts are compared by their keys, in no order; lists and tuples by their elements; sets by theirs, in no order.
-- Objects are compared by `state_dict()` where they have it, by their attributes where Python shows them, else by what
-  they would give to pickle. No `__repr__` of a class that is not known counts, nor a pickle: neither need be the same
-  in two processes.
-- What cannot be read is not compared, and its text says so.
+- Tensors and arrays are compared by type, shape and bytes. All NaN are equal, and -0.0 differs from 0.0.
+- Dicts are compared by their keys, in any order; lists and tuples by their elements; sets by their elements, in any
+  order.
+- Objects are compared with `state_dict()` if they have it, else by the attributes that Python shows, else by the values
+  that they pass to pickle. The `__repr__` of an unknown class is not used, and neither is a pickle: both may differ
+  between processes.
+- Anything that cannot be read is not compared, and its text says so.
 """
 
 from __future__ import annotations

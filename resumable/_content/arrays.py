@@ -16,18 +16,18 @@ if TYPE_CHECKING:
 
 __all__ = ["Array", "digest_arrays", "has_plain_numbers", "of_numpy", "of_tensor"]
 
-_AT_ONCE = 1 << 20  # bytes, which stay in the processor's cache from looking for NaN to digesting
-_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80}  # the bits, above which are those of NaN
+_AT_ONCE = 1 << 20  # bytes; small enough for the CPU cache between the search for NaN and the digest
+_INFINITY = {"float16": 0x7C00, "bfloat16": 0x7F80}  # bit patterns; larger ones are NaN
 _BYTES_OF_LONG = 10 if np.finfo(np.longdouble).nmant == 63 else np.dtype(np.longdouble).itemsize  # noqa: PLR2004
 
 
 @dataclass(slots=True, eq=False)
 class Array:
-    """An array, or what a tensor holds.
+    """An array, or the values of a tensor.
 
     Args:
-        kind: the type by the name that its library has for it.
-        values: the numbers; of types that NumPy lacks the bits.
+        kind: the name of its type in its library.
+        values: the numbers; for types that NumPy does not have, their bits.
     """
 
     kind: str
@@ -35,7 +35,7 @@ class Array:
 
     @property
     def text(self) -> str:
-        """Type, shape and digest; a number by itself is spelled out."""
+        """Type, shape and digest; a single number is written out."""
         values = self.values
         if not values.shape and values.dtype.kind in "biuf" and self.kind not in _INFINITY:
             return f"{values.item()!r} {self.kind}"
@@ -45,7 +45,7 @@ class Array:
 
     @property
     def rows(self) -> int | None:
-        """Length of the first axis; None where there is none."""
+        """Length of the first axis; None if there is none."""
         return len(self.values) if self.values.ndim else None
 
     def row(self, number: int) -> Array:
@@ -54,19 +54,19 @@ class Array:
 
     @property
     def numbers(self) -> NDArray[np.float64] | None:
-        """What is rounded, in one row; None where nothing is."""
+        """The floating-point numbers, flattened; None for other types."""
         values = _as_float(self.values, self.kind)
         return np.asarray(values, np.float64).reshape(-1) if values.dtype.kind == "f" else None
 
     def is_lost(self) -> bool:
-        """Return whether it holds numbers, none of which is one."""
+        """Return whether it holds numbers, and all of them are NaN."""
         if not self.values.size:
             return False
         return bool(_is_nan(self.values, self.kind).all())
 
 
 def digest_arrays(arrays: Iterable[Array]) -> str:
-    """Digest types, shapes and bytes of arrays, one after the other; all NaN are the same."""
+    """Digest types, shapes and bytes of several arrays; all NaN are the same."""
     digest = blake2b(digest_size=8)
     for array in arrays:
         digest.update(f"{array.kind}{array.values.shape}".encode())
@@ -81,10 +81,10 @@ def digest_arrays(arrays: Iterable[Array]) -> str:
 
 
 def _without_payloads(values: NDArray[Any], kind: str) -> NDArray[np.uint8]:
-    """Return the bytes of numbers with one NaN for all."""
+    """Return the bytes of numbers, with the same NaN everywhere."""
     if _has_nan(values, kind):
         values = np.where(_is_nan(values, kind), _nan(values, kind), values)
-    if values.dtype.char in "gG":  # of whose bytes some mean nothing
+    if values.dtype.char in "gG":  # some of their bytes are padding
         return np.ascontiguousarray(
             values.view(np.uint8).reshape(-1, np.dtype(np.longdouble).itemsize)[:, :_BYTES_OF_LONG]
         )
@@ -95,7 +95,7 @@ def _has_nan(values: NDArray[Any], kind: str) -> bool:
     if kind in _INFINITY:
         return bool((values.view(np.uint16) & 0x7FFF).max() > _INFINITY[kind])
     plain = values.view(values.real.dtype) if values.dtype.kind == "c" else values
-    least = np.minimum.reduce(plain)  # NaN where one is
+    least = np.minimum.reduce(plain)  # NaN if there is one
     return bool(least != least)  # noqa: PLR0124
 
 
@@ -119,14 +119,14 @@ def _as_float(values: NDArray[Any], kind: str) -> Any:
 
 
 def of_numpy(value: Any) -> Any:
-    """Return an array, or what it is made of: objects, fields, or what a mask covers."""
+    """Return an array, or its parts: objects, fields, or the values under a mask."""
     if isinstance(value, np.ma.MaskedArray):
         return {
             "mask": np.ma.getmaskarray(value),
             "values": np.where(value.mask, np.zeros((), value.dtype), value.data),
         }
     array = np.asarray(value)
-    if array.dtype.names is not None:  # the bytes between fields mean nothing
+    if array.dtype.names is not None:  # the bytes between fields are padding
         return {name: array[name] for name in array.dtype.names}
     if array.dtype.hasobject or array.dtype.kind in "OT":
         return array.tolist() if array.ndim else [array.item()]
@@ -134,7 +134,7 @@ def of_numpy(value: Any) -> Any:
 
 
 def of_tensor(torch: Any, tensor: Any) -> Any:
-    """Return what a tensor holds on this rank; a text where it holds nothing.
+    """Return the values of a tensor on this rank; a text if it has none.
 
     Args:
         torch: the module.
@@ -144,14 +144,14 @@ def of_tensor(torch: Any, tensor: Any) -> Any:
         try:
             return Array(_kind(tensor.dtype), tensor.detach().numpy())
         except (TypeError, RuntimeError, NotImplementedError):
-            pass  # NumPy cannot look at it as it is
+            pass  # NumPy cannot read it directly
     if tensor.device.type == "meta":
         return "a tensor on the device meta has no values"
     return _of_other(torch, tensor.detach())
 
 
 def has_plain_numbers(tensor: Any) -> bool:
-    """Return whether the numbers of a tensor can be looked at without a copy or a conversion."""
+    """Return whether the numbers of a tensor can be read without a copy or a conversion."""
     return tensor.device.type == "cpu" and str(tensor.layout) == "torch.strided" and not tensor.is_quantized
 
 
@@ -169,7 +169,7 @@ def _of_other(torch: Any, tensor: Any) -> Any:
     tensor = (tensor.dequantize() if tensor.is_quantized else tensor).cpu().resolve_conj().resolve_neg()
     try:
         return Array(kind, tensor.numpy())
-    except TypeError:  # of a type that NumPy does not have
+    except TypeError:  # a type that NumPy does not have
         return Array(kind, _bits(torch, tensor.contiguous()))
 
 

@@ -1,8 +1,8 @@
-"""Canary: a digest of one element, by which a resumed run tells whether the source goes on with the same ones.
+"""Canary: a digest of one element. With it, a resumed run checks whether the source continues with the same elements.
 
-It covers the structure of the element and at most 4 kB of its bytes, so it costs some microseconds. Arrays that live on
-another device than the CPU, and objects of unknown types, count by their type and shape alone. So a canary never
-refuses a source that is right, and two elements that differ seldom have the same one.
+It covers the structure of the element and at most 4 kB of its bytes, so it costs a few µs. Arrays on other devices than
+the CPU, and objects of unknown types, count only with their type and shape. So a canary never rejects a correct source,
+and different elements rarely have the same one.
 """
 
 from __future__ import annotations
@@ -25,16 +25,16 @@ __all__ = ["Canary"]
 
 _BYTES = 4096  # of all leaves together
 _LEAVES = 256
-_BLOCKS = 16  # of a large array, spread over it: many an image begins with a black border
+_BLOCKS = 16  # of a large array, spread over it: many images start with a black border
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
-_PATHS = {"__url__", "__local_path__"}  # in which WebDataset says where a sample's file lies, which may be elsewhere
+_PATHS = {"__url__", "__local_path__"}  # WebDataset's keys for the location of a sample's file, which may change
 
 
 class Canary:
-    """Digest of an element: computed when it is asked for, or at once where the element can be changed.
+    """Digest of an element: computed when it is needed, or immediately if the element can be changed.
 
     Args:
-        element: what a source gave.
+        element: yielded by a source.
     """
 
     __slots__ = ("_digest", "_element", "_pending")
@@ -46,21 +46,21 @@ class Canary:
 
     @classmethod
     def known(cls, digest: str) -> Canary:
-        """Return the canary of an element of another run."""
+        """Return the canary of an element from a different run."""
         canary = cls(None)
         canary._pending, canary._digest = False, digest
         return canary
 
     @property
     def digest(self) -> str | None:
-        """16 hexadecimal digits; None where the element cannot be digested."""
+        """16 hexadecimal digits; None if the element cannot be digested."""
         if self._pending:
             self._digest, self._pending = _digest(self._element), False
             self._element = None
         return self._digest
 
     def fits(self, element: Any) -> bool:
-        """Return whether an element may be the one that this is the canary of."""
+        """Return whether an element may be the one that this canary was made from."""
         now = _digest(element)
         return None in (now, self.digest) or now == self.digest
 
@@ -81,7 +81,7 @@ def _digested(element: Any) -> str:
 
 
 def _read(_path: str, value: Any, _depth: int) -> tuple[Iterable[bytes], Sequence[tuple[str, Any]]]:
-    """Encode the structure of a value and samples of its bytes. More than `_LEAVES` parts are never looked at."""
+    """Encode the structure of a value and samples of its bytes. At most `_LEAVES` parts are read."""
     kind = type(value)
     leaves: Iterable[bytes]
     parts: Sequence[tuple[str, Any]] = ()

@@ -1,4 +1,4 @@
-"""How two contents differ, part by part, and as few dotted paths as possible for many parts."""
+"""Compares two contents part by part, and shortens a list of dotted paths."""
 
 from __future__ import annotations
 
@@ -28,11 +28,11 @@ class Difference(NamedTuple):
 
 
 def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
-    """Yield the parts in which two contents differ, in the order of the first one, then those of the second alone.
+    """Yield the parts in which two contents differ, in the order of the first one, then those only in the second.
 
     Args:
         a: the parts of the first content by their paths, as `parts_of` returns them.
-        b: those of the second one.
+        b: the parts of the second one.
     """
     for path in {**a, **b}:
         if a.get(path) != b.get(path):
@@ -40,7 +40,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
 
 
 def split(path: str) -> list[str]:
-    """Return the steps of a path; a dot inside of quotes is part of a name.
+    """Return the steps of a path; a dot inside quotes is part of a name.
 
     >>> split('model."0.weight"')
     ['model', '"0.weight"']
@@ -49,11 +49,11 @@ def split(path: str) -> list[str]:
 
 
 def topmost(paths: Iterable[str], every: Iterable[str]) -> list[str]:
-    """Name paths by as few as possible: a path stands for all of `every` that is below it.
+    """Shorten a list of paths: a path stands for all of `every` below it.
 
     Args:
         paths: of parts.
-        every: the paths of all parts, those among them.
+        every: the paths of all parts, including those.
     """
     chosen = set(paths)
     mixed = {above for path in set(every) - chosen for above in _above(path)}
@@ -65,6 +65,6 @@ def _highest(path: str, mixed: Collection[str]) -> str:
 
 
 def _above(path: str) -> Iterator[str]:
-    """Yield the beginnings of a path, the shortest first, and itself."""
+    """Yield the prefixes of a path, the shortest first, and the path itself."""
     names = split(path)
     return (".".join(names[:number]) for number in range(1, len(names) + 1))

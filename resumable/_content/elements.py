@@ -1,8 +1,8 @@
-"""Digests of stored elements: some characters that tell a sample from others, with a number for what is rounded.
+"""Digests of stored elements: a few characters that distinguish a sample, with a number for values that are rounded.
 
-What is exact (structure, names, texts, integers) goes into a digest. Floating-point numbers go into one number, which
-is compared with some tolerance: features that a script computes when it starts may differ in their last bits from
-machine to machine. For files, that number is the size.
+Exact values (structure, names, texts, integers) go into a digest. Floating-point numbers go into one number, which is
+compared with a tolerance: the last bits of features that a script computes may differ between machines. For files, the
+number is the size.
 """
 
 from __future__ import annotations
@@ -39,47 +39,47 @@ __all__ = [
 
 Leaf = tuple[str, Any]  # path in the sample, and value
 
-_MOST = 64  # entries of a list that are looked at
-_FEW = 8  # entries that stand for something each, as those of a pair
+_MOST = 64  # entries of a list to read
+_FEW = 8  # entries up to which each has its own meaning, as in a pair
 _DEEPEST = 6
 _LONGEST = 1024
 _SEPARATOR = re.compile(r"[/\\]")
 _FILE = re.compile(r"[^\s/\\]+\.[A-Za-z0-9]{1,5}")
 _VALUES = 64  # of an array
-_WEIGHTS = np.cos(np.arange(997))  # so that the order of the numbers counts
-_TOLERANCE = 0.01  # of the mean size of the numbers
+_WEIGHTS = np.cos(np.arange(997))  # so the order of the numbers counts
+_TOLERANCE = 0.01  # relative to the mean size of the numbers
 _SHAPE = re.compile(r"[0-9a-f]{4}(~-?\d[\d.e+-]*)?")
 
 
 class File(NamedTuple):
-    """A file by its name below the folder that it shares with the others, and by its path."""
+    """A file: its name below the folder that all files share, and its path."""
 
     name: str
     path: str
 
     @property
     def size(self) -> int | None:
-        """Its size; None where there is no such file, or nothing in it yet."""
+        """Its size; None if there is no such file, or it is empty."""
         try:
-            found = os.stat(self.path)  # noqa: PTH116  # of any string
+            found = os.stat(self.path)  # noqa: PTH116  # works with any string
         except (OSError, ValueError):
             return None
         return found.st_size or None if stat.S_ISREG(found.st_mode) else None
 
 
 class MixtureSample(NamedTuple):
-    """A sample of one of several datasets, whose files are in a folder of their own."""
+    """A sample from one of several datasets, each with its files in a separate folder."""
 
     number: int
     value: Any
 
 
 class ElementDigest(NamedTuple):
-    """What a stored sample is like.
+    """Digest of a stored sample.
 
     Args:
-        digest: of what is exact, 4 hexadecimal digits.
-        number: of what is not; None where there is nothing of that kind.
+        digest: of the exact values, 4 hexadecimal digits.
+        number: from the rounded values; None if there are none.
         scale: mean size of the numbers in it.
     """
 
@@ -89,7 +89,7 @@ class ElementDigest(NamedTuple):
 
     @property
     def text(self) -> str:
-        """As it stands in a state."""
+        """The text in a state."""
         return self.digest if self.number is None else f"{self.digest}~{self.number:.4g}"
 
     def fits(self, text: str) -> bool:
@@ -102,7 +102,7 @@ class ElementDigest(NamedTuple):
         return abs(float(number) - self.number) <= _TOLERANCE * self.scale + 1e-3 * abs(self.number)
 
     def is_close(self, other: ElementDigest) -> bool:
-        """Return whether two hosts may have seen the same sample: each computes features with its own last bits."""
+        """Return whether two hosts may have read the same sample, with features that differ in their last bits."""
         difference = abs((self.number or 0.0) - (other.number or 0.0))
         return self.digest == other.digest and difference <= _TOLERANCE * max(self.scale, other.scale)
 
@@ -118,7 +118,7 @@ def element_digests(samples: Sequence[Any]) -> list[ElementDigest]:
 
 
 def tells_apart(samples: Sequence[Any]) -> bool:
-    """Return whether not all of the samples are alike, without a look at files."""
+    """Return whether not all of the samples are the same, without reading files."""
     return len({_digest(leaves, sized=False).text for leaves in leaves_of_samples(samples)}) > 1
 
 
@@ -128,7 +128,7 @@ def _digest(leaves: list[Leaf], *, sized: bool = True) -> ElementDigest:
     for where, leaf in leaves:
         if type(leaf) is File:
             sizes.append(leaf.size if sized else None)
-            leaf = leaf.name  # noqa: PLW2901  # the rest is exact
+            leaf = leaf.name  # noqa: PLW2901  # exact
         for part in (where.encode(errors="surrogatepass"), *_exact(leaf, numbers)):
             whole.update(b"%d:" % len(part) + part)
     if sizes:
@@ -144,7 +144,7 @@ def _digest(leaves: list[Leaf], *, sized: bool = True) -> ElementDigest:
 
 
 def _exact(leaf: Any, numbers: list[float]) -> Iterator[bytes]:
-    """Yield what is exact of a leaf, and put the rest to the numbers."""
+    """Yield the exact values of a leaf, and add the others to the numbers."""
     if issubclass(type(leaf), (np.integer, np.floating, np.bool_)):
         leaf = leaf.item()
     kind = type(leaf)
@@ -170,7 +170,7 @@ def _exact(leaf: Any, numbers: list[float]) -> Iterator[bytes]:
 
 @cache
 def _unknown(torch: Any) -> set[Any]:
-    """Return the types of torch's numbers that NumPy has none for."""
+    """Return PyTorch's number types that NumPy does not have."""
     return {torch.bfloat16, *(getattr(torch, name) for name in dir(torch) if name.startswith("float8"))}
 
 
@@ -195,10 +195,10 @@ def _values(some: np.ndarray[Any, Any], numbers: list[float]) -> Iterator[bytes]
 def leaves_of_samples(samples: Sequence[Any]) -> list[list[Leaf]]:
     """Return the leaves of each sample, with files instead of their paths.
 
-    Lists, tuples, dicts and dataclasses of the same entries have the same leaves: a list of samples that a script makes
-    at its first start, and reads from a file at the next one, comes back as others of these.
+    Lists, tuples, dicts and dataclasses with the same entries have the same leaves. A list of samples may change
+    between these types, for example if a script computes it in its first run, and reads it from a file in the next.
 
-    Paths at the same place of several samples are cut by the folder that they share, so that a folder may be moved.
+    Paths at the same position of several samples are shortened by their common folder, so the folder may be moved.
     """
     taken = [list(walk(sample, _read)) for sample in samples]
     paths: dict[str, list[str]] = {}
@@ -221,7 +221,7 @@ def names_a_file(leaf: Any) -> bool:
 
 
 def spread(length: int, most: int) -> list[int]:
-    """Return at most so many positions of a sequence, spread over it with both ends."""
+    """Return at most `most` positions of a sequence, spread over it and including both ends."""
     return (
         list(range(length)) if length <= most else [number * (length - 1) // max(most - 1, 1) for number in range(most)]
     )
@@ -251,13 +251,13 @@ def _has_folder(leaf: Any) -> bool:
 
 
 def _path_of(leaf: str | os.PathLike[str]) -> str:
-    """Return a path; of an address, what comes before a question mark: a signature is another one at each start."""
+    """Return a path; for a URL, only the part before a question mark, because a signature changes with each run."""
     path = os.fspath(leaf)
     return path.partition("?")[0] if "://" in path else path
 
 
 def _shared(paths: list[str]) -> int:
-    """Return how many folders at the beginning all of the paths share."""
+    """Return how many leading folders all of the paths share."""
     folders = [_SEPARATOR.split(path)[:-1] for path in paths]
     first, last = min(folders), max(folders)
     return next(

@@ -1,4 +1,4 @@
-"""Takes nested objects apart down to their leaves. Whatever a value is, its leaves are the same in every process."""
+"""Splits nested objects into their leaves. The leaves of equal values are the same in every process."""
 
 from __future__ import annotations
 
@@ -44,36 +44,36 @@ __all__ = [
 ]
 
 UNCOMPARED = "not compared: "
-_MOST = 100_000  # leaves that are told one by one
+_MOST = 100_000  # leaves to list one by one
 _DEEPEST = 200
-_LEVELS = 2  # from the top, of which parts are told one by one if they are too large
+_LEVELS = 2  # top levels whose parts are listed one by one if there are too many leaves
 _ROOT = "content"
-_LONGEST = 40  # characters of a value that stands for itself
-_EXCERPT = 2048  # characters of a long text that digests of elements see
-_LARGEST = 1 << 256  # of numbers that are spelled out
+_LONGEST = 40  # characters of a value that is its own text
+_EXCERPT = 2048  # characters of a long text that element digests cover
+_LARGEST = 1 << 256  # limit of numbers that are written out
 _BARE = re.compile(r'(?!-?\d+\Z)[^\s."]+')
 _PROTOCOL = 4
 _REDUCERS = "__reduce__", "__reduce_ex__"
-_EXACT = (int, float, str, bool, type(None), bytes, complex, type(...), range)  # whose `repr`, Python's own, says all
+_EXACT = (int, float, str, bool, type(None), bytes, complex, type(...), range)  # their built-in `repr` is complete
 _SCALARS = (type(None), bool, int, float, complex, str)
 _SCALAR_IDS = frozenset(map(id, _SCALARS))
 _ADDRESS = re.compile(r"\bat 0x[0-9a-fA-F]+")
 _ARRAYS = "__array__", "__array_interface__"
 _CODE = (types.FunctionType, types.BuiltinFunctionType, types.MethodType, types.ModuleType, types.GeneratorType, type)
 _BASES = (bool, int, float, complex, str, bytes)
-_SHOWN = (  # what says by its `repr` all that it is
+_SHOWN = (  # types with a complete `repr`
     *(dt.date, dt.time, dt.timedelta, dt.tzinfo, pathlib.PurePath, uuid.UUID, np.dtype, type(NotImplemented)),
 )
 
 
 class Text(str):
-    """Stands for a value that has no parts of its own."""
+    """Text of a value that has no parts."""
 
     __slots__ = ()
 
 
 class Uncompared(Text):
-    """Says why a value is not compared."""
+    """Text of a value that is not compared, with the reason."""
 
     __slots__ = ()
 
@@ -87,10 +87,10 @@ class Uncompared(Text):
 
 
 class Whole(NamedTuple):
-    """A container that is one leaf, as its parts have no names.
+    """A container that is a single leaf, because its parts have no names.
 
     Args:
-        name: what the text of it begins with.
+        name: the start of its text.
         parts: of any kind.
         ordered: whether their order counts.
     """
@@ -100,7 +100,7 @@ class Whole(NamedTuple):
     ordered: bool = True
 
     def text(self, texts: list[str]) -> Text:
-        """Return the leaf, from a text for each part."""
+        """Return the leaf, given a text for each part."""
         return Text(f"{self.name}: {digest_text(repr(texts if self.ordered else sorted(texts)))}")
 
 
@@ -111,12 +111,12 @@ def walk(
     path: Any = "",
     depth: int = 0,
 ) -> Iterator[tuple[Any, Any]]:
-    """Go through nested parts in order, however deep they lie, and yield path and leaf.
+    """Walk through nested parts in order, at any depth, and yield path and leaf.
 
     Args:
         content: of any kind.
-        read: is called with path, value and depth of each part; returns its own leaves, and path and value of each
-            part in it.
+        read: called with path, value and depth of each part; returns its own leaves, and path and value of each part
+            inside it.
         path: of the content.
         depth: of the content.
     """
@@ -133,31 +133,31 @@ def walk(
 def parts_of(content: Any, opened: Opened | None = None, more: Callable[[Any], str] | None = None) -> dict[str, str]:
     """Return a text for each part of nested objects, by its dotted path.
 
-    Parts are the same, bit for bit, where their texts are. A short plain value is its own text; a tensor or an array
-    has type, shape and digest; a list of plain values is one part, with its length and a digest. The text of what is
-    not compared begins with `not compared` and says why.
+    Parts are bit-identical if their texts are the same. A short plain value is its own text. A tensor or an array has
+    type, shape and digest. A list of plain values is one part, with its length and a digest. The text of a part that is
+    not compared starts with `not compared` and says why.
 
     Args:
         content: of a checkpoint: tensors, arrays, plain values and objects.
-        opened: gives what is to be looked at in place of a part, on the way down.
-        more: gives what is added to the text of a leaf.
+        opened: returns a replacement for each part on the way down.
+        more: returns a suffix for the text of a leaf.
     """
     found: dict[str, str] = {}
     for path, leaf in _leaves(content, lists=True, opened=opened):
         name, text = path or _ROOT, text_of(leaf) + (more(leaf) if more else "")
-        found[name] = digest_text(f"{found[name]}\n{text}") if name in found else text  # keys that look alike
+        found[name] = digest_text(f"{found[name]}\n{text}") if name in found else text  # keys that look the same
     return found
 
 
 def digest_of(content: Any) -> str:
-    """Digest all that is in nested objects."""
+    """Digest everything in nested objects."""
     return digest_text(repr([(path, text_of(leaf)) for path, leaf in leaves_of(content, lists=True)]))
 
 
 def leaves_of(content: Any, *, lists: bool = False) -> Iterator[tuple[str, Any]]:
-    """Yield dotted path and value of each part that has none itself; that of the content itself is empty.
+    """Yield dotted path and value of each part without parts; the path of the content itself is empty.
 
-    Values are numbers, texts and bytes of Python's own, `Array`, or a text that stands for the value: `Uncompared` for
+    Values are Python's built-in numbers, texts and bytes, `Array`, or a `Text` for any other value: `Uncompared` for
     one that could not be read.
 
     Args:
@@ -168,11 +168,11 @@ def leaves_of(content: Any, *, lists: bool = False) -> Iterator[tuple[str, Any]]
 
 
 class _TooManyError(Exception):
-    """There are more leaves than are told one by one."""
+    """There are more leaves than can be listed one by one."""
 
 
 def _leaves(content: Any, *, lists: bool, opened: Opened | None = None) -> Iterable[tuple[str, Any]]:
-    """Return the leaves; of more than can be told, those of the two highest levels, each container in them as one."""
+    """Return the leaves; if there are too many, only the top two levels, with each container as one leaf."""
     try:
         return list(walk(content, _Reader({}, iter(range(_MOST)), lists=lists, opened=opened)))
     except _TooManyError:
@@ -184,9 +184,9 @@ class _Reader:
 
     Args:
         above: the containers around a part.
-        left: a number for each part that may still be read.
+        left: an item for each part that may still be read.
         lists: whether a list of numbers and texts is one leaf.
-        opened: gives what is to be looked at in place of a part, on the way down.
+        opened: returns a replacement for each part on the way down.
     """
 
     def __init__(
@@ -208,7 +208,7 @@ class _Reader:
             return (found,), ()
         if len(above) >= _DEEPEST:
             return (Uncompared(f"it lies {_DEEPEST} levels deep"),), ()
-        above[id(value)] = value  # itself, so that it lives and no other object has its id
+        above[id(value)] = value  # a reference, so no new object gets its id
         if isinstance(found, Whole):
             return (self._text(found),), ()
         return (), [(f"{path}.{step}", part) for step, part in found] if path else found
@@ -220,24 +220,24 @@ class _Reader:
 
 
 class _Shared:
-    """Takes apart a content that has more leaves than can be told, as one that holds the same parts many times over.
+    """Splits a content that has more leaves than can be listed, for example because it holds the same parts many times.
 
-    Thirty lists, each of which holds the one before it twice, have a billion leaves. Each container is looked at once,
-    and has the digest of its parts, whether it occurs once or is shared.
+    Thirty lists, each of which holds the previous one twice, have a billion leaves. Each container is read once, and
+    its digest depends only on its parts, whether it occurs once or is shared.
 
     Args:
-        most: leaves of a container that is told leaf by leaf.
+        most: leaves of a container that is listed leaf by leaf.
         lists: whether a list of numbers and texts is one leaf.
-        opened: gives what is to be looked at in place of a part, on the way down.
+        opened: returns a replacement for each part on the way down.
     """
 
     def __init__(self, most: int, *, lists: bool, opened: Opened | None = None) -> None:
         self._most, self._lists, self._opened = most, lists, opened
-        self._known: dict[int, tuple[Any, int, str]] = {}  # of each container: itself, so that it lives; leaves; digest
+        self._known: dict[int, tuple[Any, int, str]] = {}  # by id: the container (keeps the id valid), leaves, digest
         self._parts: dict[int, Any] = {}
 
     def leaves(self, content: Any) -> Iterator[tuple[str, Any]]:
-        """Yield path and leaf; below the two highest levels, a container of too many leaves is one."""
+        """Yield path and leaf; below the top two levels, a container with too many leaves is one leaf."""
         yield from self._told(content, "", 0, self._most)
 
     def _told(self, value: Any, path: str, level: int, most: int) -> Iterator[tuple[str, Any]]:
@@ -253,12 +253,12 @@ class _Shared:
                 yield from self._told(part, f"{path}.{step}" if path else step, level + 1, share)
 
     def _take(self, value: Any) -> Any:
-        """Return what `take` does, once for each value that has parts."""
+        """Return the same as `take`, but only call it once for each value that has parts."""
         if id(value) in self._parts:
             return self._parts[id(value)]
         found = take(self._opened(value) if self._opened else value, lists=self._lists)
         if isinstance(found, (list, Whole)):
-            self._known[id(value)] = (value, 1, "what holds it")  # until all that is in it is known
+            self._known[id(value)] = (value, 1, "what holds it")  # until all its parts are known
             self._parts[id(value)] = found
         return found
 
@@ -287,7 +287,7 @@ class _Shared:
 def take(value: Any, *, lists: bool = False) -> Any:
     """Return the parts of a container as a list of steps and values, and anything else as a leaf.
 
-    A leaf is a number, a text or bytes of Python's own, an `Array`, or a `Text` that stands for the value.
+    A leaf is a built-in number, text or bytes, an `Array`, or a `Text` for any other value.
     """
     if is_exact(value):
         return value
@@ -297,7 +297,7 @@ def take(value: Any, *, lists: bool = False) -> Any:
         return _reader_of(type(value))(value)  # type: ignore[arg-type]  # classes are hashable, or raise
     except (KeyboardInterrupt, SystemExit):
         raise
-    except BaseException as error:  # noqa: BLE001  # of whatever type: a class has its own idea of what is in it
+    except BaseException as error:  # noqa: BLE001  # of any type: a user's class may raise anything
         why = _ADDRESS.sub("", f"({in_words(error)})")
         return Uncompared(f"{name_of(value)} cannot be read {why}")
 
@@ -318,7 +318,7 @@ def _reader_of(kind: type) -> Callable[[Any], Any]:
 
 
 def _of_loaded() -> Iterator[tuple[Any, Callable[[Any], Any]]]:
-    """Yield the readers for classes of modules that are slow to load; without the module there is no such value."""
+    """Yield the readers for classes of modules that are slow to load; if a module is not loaded, it has no values."""
     if torch := sys.modules.get("torch"):
         yield torch.Tensor, lambda value: _of_read(of_tensor(torch, value))
         yield torch.Generator, lambda value: Array("generator", value.get_state().numpy())
@@ -328,7 +328,7 @@ def _of_loaded() -> Iterator[tuple[Any, Callable[[Any], Any]]]:
 
 
 def _of_read(value: Any) -> Any:
-    """Return what a reader of arrays gave: an array, parts, or why there is nothing."""
+    """Return the result of an array reader: an array, parts, or the reason why there is nothing."""
     if isinstance(value, str):
         return Uncompared(value)
     return value if isinstance(value, Array) else take(value)
@@ -345,7 +345,7 @@ def _of_dict(value: dict[Any, Any]) -> Any:
 
 
 def _of_mapping(value: Any) -> Any:
-    return _of_dict({key: value[key] for key in value.keys()})  # noqa: SIM118  # it may be no dict
+    return _of_dict({key: value[key] for key in value.keys()})  # noqa: SIM118  # it may not be a dict
 
 
 def _of_sequence(value: Any) -> Any:
@@ -381,7 +381,7 @@ def _of_enum(value: enum.Enum) -> Any:
 
 
 def _of_base(value: Any) -> Any:
-    """Return the number or text that a subclass is made of, whatever its methods say."""
+    """Return the built-in number or text inside an instance of a subclass, ignoring its methods."""
     kind: Any = next(kind for kind in _BASES if isinstance(value, kind))
     if kind is str:
         return str.__str__(value)
@@ -398,10 +398,10 @@ def _of_random(value: random.Random) -> Any:
 
 
 def as_one(value: Any) -> Text | None:
-    """Return the text of a list of numbers and texts; None for anything else."""
+    """Return the text of a list of plain numbers and texts; None for anything else."""
     if not is_exactly(value, (list, tuple)) or not value:
         return None
-    kinds = {id(kind): kind for kind in map(type, value)}  # by number, as a class need not be hashable
+    kinds = {id(kind): kind for kind in map(type, value)}  # by id, because a class may not be hashable
     exact = kinds.keys() <= _SCALAR_IDS
     plain = exact or all(issubclass(kind, (*_SCALARS, np.generic)) for kind in kinds.values())
     return _of_list(value, exact=exact) if plain else None
@@ -410,13 +410,13 @@ def as_one(value: Any) -> Text | None:
 def _of_list(value: Any, *, exact: bool) -> Text:
     try:
         inner = repr(list(value)) if exact else None
-    except ValueError:  # a number of too many digits
+    except ValueError:  # a number with too many digits
         inner = None
     return Text(f"list of {len(value)}: {digest_text(inner or repr([text_of(take(part)) for part in value]))}")
 
 
 def vars_of(value: Any) -> dict[str, Any] | None:
-    """Return the attributes of an object, those in slots included; None where it can have none that Python shows."""
+    """Return the attributes of an object, including slots; None if Python cannot show any."""
     try:
         found = dict(object.__getattribute__(value, "__dict__"))
     except AttributeError:
@@ -424,7 +424,7 @@ def vars_of(value: Any) -> dict[str, Any] | None:
     for kind in type(value).__mro__:
         for slot in _slots(kind):
             found = {} if found is None else found
-            with suppress(AttributeError):  # nothing is in it
+            with suppress(AttributeError):  # the slot is empty
                 found[slot] = object.__getattribute__(value, slot)
     return found
 
@@ -437,21 +437,21 @@ def _slots(kind: type) -> list[str]:
 
 
 def keeps_state_in_c(value: Any) -> bool:
-    """Return whether a class written in C tells pickle what is in it: attributes are not all, as of `partial`."""
+    """Return whether a class written in C pickles more than its attributes, such as `partial`."""
     kinds = type(value).__mro__[:-1]
     found = [vars(kind).get(name) for kind in kinds for name in _REDUCERS]
     return any(one is not None and not isinstance(one, types.FunctionType) for one in found)
 
 
 def given_to_pickle(value: Any) -> tuple[Any, ...] | str | None:
-    """Return what a pickle of an object would be made of; its name where it is a global one, None where it has none.
+    """Return the values from which an object is pickled; its name if it is a global one, None if it cannot be pickled.
 
-    The pickle itself is not the same for objects that are equal: what stands in it twice is written once.
+    The pickle itself may differ between equal objects: it writes repeated objects only once.
     """
     reduce = copyreg.dispatch_table.get(type(value))
     try:
         given = reduce(value) if reduce is not None else value.__reduce_ex__(_PROTOCOL)
-    except Exception:  # noqa: BLE001  # it says so in its own way
+    except Exception:  # noqa: BLE001  # the class decides how it fails
         return None
     if isinstance(given, str):
         return f"{type(value).__module__}.{given}"
@@ -461,7 +461,7 @@ def given_to_pickle(value: Any) -> tuple[Any, ...] | str | None:
 
 
 def global_name(value: Any) -> str | None:
-    """Return the name by which a class or function can be imported; None where there is none."""
+    """Return the name under which a class or function can be imported; None if there is none."""
     module, name = getattr(value, "__module__", None) or "builtins", getattr(value, "__qualname__", "")
     found: Any = sys.modules.get(module)
     for part in name.split("."):
@@ -490,12 +490,12 @@ _READERS: tuple[tuple[Any, Callable[[Any], Any]], ...] = (
 
 
 def is_exact(value: Any) -> bool:
-    """Return whether a value has a `repr` that says all that it is."""
+    """Return whether the `repr` of a value is complete."""
     return is_exactly(value, _EXACT)
 
 
 def text_of(leaf: Any) -> str:
-    """Return a short text that differs where a leaf does."""
+    """Return a short text that differs if the leaf differs."""
     kind = type(leaf)
     if kind is Array:
         return str(leaf.text)
@@ -509,12 +509,12 @@ def text_of(leaf: Any) -> str:
 
 
 def short(text: str) -> str:
-    """Return a text, or its beginning and a digest."""
+    """Return a text, or its start and a digest."""
     return text if len(text) <= _LONGEST else f"{text[:20]}... with the digest {digest_text(text)}"
 
 
 def excerpt(text: Any) -> bytes:
-    """Return a text as bytes; of a long one, both ends."""
+    """Return a text as bytes; for a long one, only both ends."""
     half = _EXCERPT // 2
     some = text if len(text) <= _EXCERPT else text[:half] + text[-half:]
     return some.encode(errors="surrogatepass") if isinstance(some, str) else bytes(some)
@@ -526,15 +526,15 @@ def digest_text(text: str) -> str:
 
 
 def name_of(value: Any) -> str:
-    """Name the class of a value, for a sentence."""
+    """Describe the class of a value, for a sentence."""
     return f"a value of {module_of(type(value))}.{qualname_of(type(value))}"
 
 
 def step(key: Any) -> str:
     r"""Write a key as one step of a dotted path.
 
-    Names and whole numbers stand for themselves. Texts with a dot or a space, and those that look like numbers, are
-    quoted as in JSON; before other keys, also in quotes, stands their type.
+    Names and integers are written unchanged. Texts that contain a dot or a space, or look like numbers, are quoted as
+    in JSON. Other keys are also quoted, after the name of their type.
 
     >>> [step(key) for key in ("lr", 0, "0", "layer.weight", 0.5, (1, "a"), None)]
     ['lr', '0', '"0"', '"layer.weight"', 'float"0.5"', 'tuple"(1, \'a\')"', 'NoneType"None"']
@@ -553,7 +553,7 @@ def _of_name(name: str) -> str:
 
 
 def dotted(path: tuple[Any, ...]) -> str:
-    """Write the keys on the way to a part as its path."""
+    """Join the keys on the way to a part to its path."""
     return ".".join(map(step, path))
 
 

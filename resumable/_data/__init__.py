@@ -1,4 +1,4 @@
-"""The data after a restart: what 16 of its samples are like as they are stored, noted in the state and compared."""
+"""Checks the data after a restart: digests of 16 stored samples are saved in the state and compared."""
 
 from resumable._data.columns import Columns, shards_of, without_seed
 from resumable._data.fingerprint import DataFingerprint

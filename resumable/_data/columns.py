@@ -1,8 +1,8 @@
 """Finds what a dataset stores per sample, without calling its code: names of files, texts, arrays.
 
-A *column* is what is stored under one name, one value for each sample that is asked for. Lists, arrays, tensors, data
-frames and torch's own datasets are read by what they are; of any other object, the attributes that have an entry for
-each of its samples are looked at.
+A *column* holds the values under one name, one for each requested sample. Lists, arrays, tensors, data frames and
+PyTorch's own datasets are read according to their type. For any other object, the attributes that have an entry for
+each of its samples are read.
 """
 
 from __future__ import annotations
@@ -39,15 +39,15 @@ __all__ = ["SAID", "Columns", "Shards", "shards_of", "without_seed"]
 
 Column = tuple[str, list[Any]]
 
-SAID = "fingerprint()"  # what a source itself says, which may take it long
-_DEEPEST = 4  # datasets inside of datasets
+SAID = "fingerprint()"  # a source's own fingerprint, which may take long
+_DEEPEST = 4  # levels of datasets inside datasets
 _ATTRIBUTES = 64
 _MOST = 4  # columns
-_EXACTLY = (list, tuple, range)  # not what a user derived from these, which may compute its elements
+_EXACTLY = (list, tuple, range)  # not subclasses, which may compute their elements
 
 
 class Columns:
-    """What a source stores of its samples.
+    """The stored values of a source's samples.
 
     Args:
         source: a sequence or map-style dataset.
@@ -59,13 +59,13 @@ class Columns:
 
     @property
     def lengths(self) -> list[int]:
-        """Numbers of the samples of each source of a mixture; that of all samples where it is none."""
+        """Number of samples of each source of a mixture; of all samples if it is not a mixture."""
         parts = _parts(self._source)
         return [self._length] if parts is None else [length for length, _ in parts]
 
     @property
     def version(self) -> str | None:
-        """What a Hugging Face dataset says of the steps that made it (`_fingerprint`), at times another by chance."""
+        """A Hugging Face dataset's `_fingerprint` of the steps that made it, which is sometimes random."""
         source = ask(self._source, "dataset", self._source)  # of a Subset
         if not module_of(type(source)).startswith("datasets."):
             return None
@@ -74,11 +74,11 @@ class Columns:
 
     @property
     def total(self) -> int | None:
-        """Number of files or rows, where the number of samples does not tell, as of a stream."""
+        """Number of files or rows, if it is not the number of samples, as for a stream."""
         return self._length if ask(type(self._source), "resumable_shards") is not None else None
 
     def __call__(self, indices: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the columns by name, with values in the order of the indices; the one that tells most comes first."""
+        """Return the columns by name, with values in the order of the indices; the most informative comes first."""
         return survive(self._where, lambda: self._best(indices), {})
 
     def _best(self, indices: Sequence[int]) -> dict[str, list[Any]]:
@@ -87,7 +87,7 @@ class Columns:
         return {name: values[:1] if name == SAID else values for name, values in best}
 
     def again(self, name: str, indices: Sequence[int]) -> list[Any] | None:
-        """Return one of the columns, as far as it is there now."""
+        """Return one of the columns, if it still exists."""
         return survive(self._where, lambda: self._named(name, indices), None)
 
     def _named(self, name: str, indices: Sequence[int]) -> list[Any] | None:
@@ -117,16 +117,16 @@ def _entries(source: Any, length: int, indices: list[int], deep: int) -> Iterato
 
 
 def _fingerprint(source: Any) -> str | None:
-    """Return what a dataset's own method `fingerprint` says; None where it has none that is meant for this."""
+    """Return the result of a dataset's own method `fingerprint`; None if it has none for this purpose."""
     method = ask(type(source), "fingerprint")
-    if not callable(method) or takes(method, source) is False:  # it is meant for something else
+    if not callable(method) or takes(method, source) is False:  # it has a different purpose
         return None
     said = survive(f"fingerprint() of a {qualname_of(type(source))}", lambda: method(source), None)
     return said if issubclass(type(said), str) else None
 
 
 def _rows(source: Any, length: int, indices: list[int]) -> list[Any] | None:
-    """Return the entries of a thing that stores one for each sample; None for any other."""
+    """Return the entries of an object that stores one for each sample; None for any other object."""
     kind = type(source)
     torch = sys.modules.get("torch")
     stores = is_exactly(source, _EXACTLY)
@@ -146,13 +146,13 @@ def _frame(rows: Any) -> list[Any]:
 
 
 def _parts(source: Any) -> list[tuple[int, Any]] | None:
-    """Return the sources of a mixture with their lengths; None where it is none."""
+    """Return the sources of a mixture with their lengths; None if it is not a mixture."""
     method = ask(type(source), "resumable_parts")
     return None if method is None else list(method(source))
 
 
 def _of_mixture(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
-    """Return the column of a mixture; sources of which nothing can be seen do not hide the others."""
+    """Return the column of a mixture; sources without a column do not hide the others."""
     parts = _parts(source)
     if parts is None:
         return None
@@ -161,7 +161,7 @@ def _of_mixture(source: Any, length: int, indices: list[int], deep: int) -> list
 
 
 def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[Column] | None:
-    """Return the columns of one of torch's own datasets, by those inside of it; None where it is another one."""
+    """Return the columns of one of PyTorch's own datasets, from the datasets inside it; None for other classes."""
     own: Any = sys.modules.get("torch.utils.data")
     kinds = None if own is None else (own.TensorDataset, own.Subset, own.ConcatDataset, *_stacked(own))
     if kinds is None or not is_a(source, kinds):
@@ -183,19 +183,19 @@ def _of_torch(source: Any, length: int, indices: list[int], deep: int) -> list[C
 def _chosen(source: Any, indices: list[int], deep: int) -> list[Column]:
     inner = [int(source.indices[index]) for index in indices]
     columns = list(_columns(source.dataset, len(source.dataset), inner, deep + 1))
-    if any(SAID in name for name, _ in columns):  # it says nothing of which samples these are
+    if any(SAID in name for name, _ in columns):  # the fingerprint does not cover which samples are selected
         return [(f"indices {name}", list(zip(inner, values, strict=True))) for name, values in columns]
     return [*columns, ("indices", list(inner))]
 
 
 def _stacked(own: Any) -> Any:
-    return [own.StackDataset] if hasattr(own, "StackDataset") else []  # torch has it from 2.1 on
+    return [own.StackDataset] if hasattr(own, "StackDataset") else []  # in PyTorch since 2.1
 
 
 def _joined(
     ends: list[int], datasets: Sequence[Any], indices: list[int], deep: int, *, partly: bool = False
 ) -> list[Column]:
-    """Return the column of datasets one after the other; nothing where one has none, unless `partly`."""
+    """Return the column of concatenated datasets; an empty list if one has none, unless `partly`."""
     parts = [bisect_right(ends, index) for index in indices]
     values, names = dict[int, Any](), list[str]()
     for number, dataset in enumerate(datasets):
@@ -219,7 +219,7 @@ def _joined(
 
 
 def _of_attributes(source: Any, length: int, indices: list[int], deep: int) -> Iterator[Column]:
-    """Yield the attributes with an entry per sample that differ from sample to sample, and are no mere numbering."""
+    """Yield the attributes with an entry per sample that differ from sample to sample, and are not just a numbering."""
     kept = source if issubclass(type(source), dict) else attributes_of(source)
     for name, value in list(dict.items(kept))[:_ATTRIBUTES]:
         if type(name) is str:
@@ -247,7 +247,7 @@ def _tells(values: list[Any], indices: list[int]) -> bool:
 
 
 def _numbers(values: list[Any], indices: list[int]) -> bool:
-    """Return whether the values are the indices themselves, from some number on."""
+    """Return whether the values are the indices themselves, plus a constant."""
     try:
         begin = _number(values[0]) - indices[0]
         return all(_number(value) - index == begin for value, index in zip(values, indices, strict=True))
@@ -264,14 +264,14 @@ def _number(value: Any) -> float:
 
 
 def _is_scalar(value: Any) -> bool:
-    """Return whether a value is an array or a tensor without dimensions; no other object is asked."""
+    """Return whether a value is an array or a tensor without dimensions. Other objects are not accessed."""
     torch = sys.modules.get("torch")
     kinds = (np.ndarray, np.generic) if torch is None else (np.ndarray, np.generic, torch.Tensor)
     return issubclass(type(value), kinds) and bool(value.ndim == 0)
 
 
 def _rank(values: list[Any]) -> int:
-    """Return 0 for what names files, 1 for texts, 2 for anything else."""
+    """Return 0 for names of files, 1 for texts, 2 for anything else."""
     leaves = [leaf for one in leaves_of_samples(values) for _, leaf in one]
     if any(map(names_a_file, leaves)):
         return 0
@@ -280,21 +280,21 @@ def _rank(values: list[Any]) -> int:
 
 # ------------------------------------------------------------------ shards
 #
-# What a Hugging Face stream reads, in its order: the files of its shards, or the rows of the tables that it has.
+# The files of a Hugging Face stream's shards, or the rows of its tables, in the order in which it reads them.
 #
-# The stream's own state says a number of shards and rows, so it would go on in other files without a word; a canary
-# sees that at the place of the state only. The order is part of it, so a shuffle of the shards without a seed is other
-# data.
+# The stream's own state only holds numbers of shards and rows, so it would silently continue in different files. A
+# canary detects that only at the saved position. The order counts, so shuffling the shards without a seed is a change
+# of the data.
 
 _STREAM = ("datasets.iterable_dataset", "IterableDataset")
 _BUFFER = ("datasets.iterable_dataset", "BufferShuffledExamplesIterable")
 _HF = "a stream of Hugging Face"
-_MOST_OBJECTS = 1000  # objects to look at
-_WORD = 1 << 64  # seeds that are given are smaller
+_MOST_OBJECTS = 1000  # objects to inspect
+_WORD = 1 << 64  # seeds that users pass are smaller
 
 
 class Shards:
-    """Lists that a stream reads from, one after the other.
+    """Lists that a stream reads one after another.
 
     Args:
         parts: lists of files and the like, and tables.
@@ -312,16 +312,16 @@ class Shards:
 
 
 def shards_of(source: Any) -> Columns | None:
-    """Return what tells what a stream reads; None for anything else, and where that cannot be seen."""
+    """Return the columns that identify a stream; None for anything else, or if they cannot be read."""
     if not _is(source, _STREAM):
         return None
-    # Private objects of a library, which may change.
+    # These objects are private to the library, and may change.
     parts: list[Any] = survive(_HF, lambda: [part for part in _stream_parts(source) if len(part)], [])
     return Columns(Shards(parts), sum(map(len, parts))) if parts else None
 
 
 def without_seed(source: Any) -> bool:
-    """Return whether a stream is shuffled in a buffer by a generator that no seed was given to."""
+    """Return whether a stream is shuffled in a buffer, and its generator got no seed."""
     if not _is(source, _STREAM):
         return False
     return survive(
@@ -339,20 +339,20 @@ def _stream_parts(source: Any) -> Iterator[Any]:
 
 
 def _of_shards(kwargs: dict[str, Any]) -> Iterator[Any]:
-    """Yield the lists by which the shards are told apart."""
+    """Yield the lists that distinguish the shards."""
     for values in kwargs.values():
         if not isinstance(values, list) or not values:
             continue
         if all(isinstance(value, (str, int)) for value in values):
             yield values
         elif all(qualname_of(type(value)) == "FilesIterable" for value in values):
-            yield [str(value.args[0]) for value in values]  # not iterated, as that lists folders
+            yield [str(value.args[0]) for value in values]  # not iterated, because that lists folders
         elif all(module_of(type(value)) == "datasets.arrow_dataset" for value in values):
             yield from values
 
 
 def _inside(source: Any) -> Iterator[Any]:
-    """Yield the objects that a stream is made of, in their order."""
+    """Yield the objects inside a stream, in their order."""
     waiting, seen = [source], set[int]()
     while waiting and len(seen) < _MOST_OBJECTS:
         thing = waiting.pop()
@@ -360,7 +360,7 @@ def _inside(source: Any) -> Iterator[Any]:
             continue
         seen.add(id(thing))
         yield thing
-        inner = [value for name, value in attributes_of(thing).items() if name != "_interleaved"]  # what is there twice
+        inner = [value for name, value in attributes_of(thing).items() if name != "_interleaved"]  # a duplicate
         found = [one for value in inner for one in (value if isinstance(value, list) else [value])]
         waiting += [one for one in reversed(found) if has(one, "_init_state_dict") or _is(one, _STREAM)]
 

@@ -1,9 +1,9 @@
-"""What a loader noted of its data, and the comparison with what a state says.
+"""The fingerprint of a loader's data, and its comparison with a state.
 
-Data may change while a run goes on and be right: pseudo-labels, a curriculum, elements that the loop changes in place.
-So they are noted at two moments, when the source is wrapped and when a stream was last opened, and compared at two,
-when the source is wrapped and when the state is loaded. Data are others only where no moment of the one run has what
-a moment of the other has.
+Data may change during a correct run: pseudo-labels, a curriculum, elements that the loop changes in place. So the
+fingerprint is taken at two times, when the source is wrapped and when a stream was last opened. It is compared at two
+times, when the source is wrapped and when the state is loaded. Data count as changed only if no fingerprint of one run
+fits one of the other.
 """
 
 from __future__ import annotations
@@ -29,10 +29,10 @@ _FIXED = (str, int, float, bool, bytes, type(None), PosixPath, WindowsPath)
 
 
 class DataFingerprint:
-    """What a loader knows of its data.
+    """The fingerprint of a loader's data.
 
     Args:
-        stored: returns what is stored of some samples, by the name of a column; None where that is unknown.
+        stored: returns the stored values of some samples, by the name of a column; None if they are unknown.
         length: number of samples.
     """
 
@@ -46,10 +46,10 @@ class DataFingerprint:
         self._text = "" if self._name is None else _text(self._wrapped[self._name])
         known = {name: getattr(stored, name, None) for name in ("version", "total")}
         self._known = {name: value for name, value in known.items() if value is not None}
-        self._opened: str | None = None  # what is another one than when the source was wrapped
+        self._opened: str | None = None  # the fingerprint now, if it differs from when the source was wrapped
 
     def opened(self) -> None:
-        """Note what the data are like now, where a stream is opened."""
+        """Take the fingerprint again, because a stream is opened."""
         if self._name is None or SAID in self._name:
             return
         values = self._again(self._name)
@@ -60,39 +60,39 @@ class DataFingerprint:
         self._opened = None if text == self._text else text
 
     def of_rank(self) -> list[tuple[int, str, float | None, float]] | None:
-        """Return what is compared between ranks: index, digest, number and its scale of each sample, as it is now."""
+        """Return what is compared between ranks: the current index, digest, number and scale of each sample."""
         if self._name is None:
             return None
         now = self._wrapped[self._name] if self._opened is None else _digests_of(self._again(self._name))
         return [(index, *digest) for index, digest in zip(self._indices, now, strict=False)]
 
     def as_dict(self) -> dict[str, Any] | None:
-        """Return what a state says of the data: plain values, or None."""
+        """Return the fingerprint for a state as plain values, or None."""
         if self._name is None:
             return None
         samples = [self._text, self._opened] if self._opened else [self._text]
         return {"of": self._name, "samples": samples, **self._known}
 
     def check(self, stored: Any, *, strict: bool) -> None:
-        """Compare the data with what a state says.
+        """Compare the data with a state.
 
         Args:
             stored: the state's `fingerprint`.
-            strict: refuse other data; else warn.
+            strict: reject different data; else warn.
 
         Raises:
-            StateMismatchError: they are others.
+            StateMismatchError: the data differ.
         """
         for message in filter(None, (self._compare(stored), self._count(stored))):
             if strict:
                 raise StateMismatchError(message)
-            warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=4)
+            warnings.warn(message + "\nContinuing because of strict=False.", StateMismatchWarning, stacklevel=4)
         before, now = self._both(stored, "version")
         if before != now:
             warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=4)
 
     def _both(self, stored: Any, name: str) -> tuple[Any, Any]:
-        """Return what a state says and what is so now, where both are known; else nothing twice."""
+        """Return a value from a state and its current value, if both are known; else None twice."""
         before, now = stored.get(name) if isinstance(stored, dict) else None, self._known.get(name)
         return (before, now) if type(before) is type(now) else (None, None)
 
@@ -120,39 +120,40 @@ class DataFingerprint:
         differing = _differing(now, before)
         number = differing[0]
         which = "the data" if name == SAID else f"sample {self._indices[number]}"
-        what = SAID if name == SAID else f"{which} ({name})"
-        many = "." if name == SAID else f"; {len(differing)} of {len(now)} that were compared differ."
+        what = f"its {SAID} differs" if name == SAID else f"{which} ({name}) differs"
+        many = "." if name == SAID else f"; {len(differing)} of {len(now)} compared samples differ."
         return (
-            f"the data have another {what} than the checkpoint's{many}\n"
+            f"the dataset has changed since the checkpoint: {what}{many}\n"
             f"  in the checkpoint: {which} with the digest {before[number]}\n"
             f"  in this run:       {which} with the digest {now[number].text}: {shorten(values[number])}\n"
-            "Some samples would be read twice, and others never. Give the data that the run was started with, in the "
-            "same order (sort what lists files), or start a new run. If they change for a reason of their own, give "
-            'wrap(..., checks="ranks"). Or load_state_dict(state, strict=False) to go on at this position all the same.'
+            "Some samples would be read twice, and others never. Restore the data that the run started with, in the "
+            "same order (sort lists of files), or start a new run. If the data change deliberately, pass "
+            'wrap(..., checks="ranks"). Or use load_state_dict(state, strict=False) to continue at this position '
+            "anyway."
         )
 
 
 def _other_total(before: int, now: int) -> str:
     return (
-        "the stream is made of another number of files or rows than the checkpoint's.\n"
+        "the stream has a different number of files or rows from the checkpoint's.\n"
         f"  in the checkpoint: {before}\n  in this run:       {now}\n"
-        "Another stream would follow. Give the data that the run was started with, or start a new run. Or "
-        "load_state_dict(state, strict=False) to go on at this position all the same."
+        "A different stream would follow. Use the data that the run started with, or start a new run. Or use "
+        "load_state_dict(state, strict=False) to continue at this position anyway."
     )
 
 
 def _other_version(before: str, now: str) -> str:
     return (
-        "the dataset's _fingerprint differs from the checkpoint's, so other steps may have made it: another map, "
-        "filter, select or file.\n"
+        "the dataset's _fingerprint differs from the checkpoint's, so it may have been made in a different way: with "
+        "a different map, filter, select or file.\n"
         f"  in the checkpoint: {shorten(before)}\n  in this run:       {shorten(now)}\n"
-        "The samples that were compared are the same, and datasets gives another one by chance where it cannot hash a "
-        "function, so it is gone on with. To have other data refused, give wrap(..., identity=...) a name of them."
+        "The compared samples are the same, and datasets uses a random fingerprint if it cannot hash a function, so "
+        "the run continues. To reject changed data, pass wrap(..., identity=...) with a name for the data."
     )
 
 
 def _chosen(lengths: Sequence[int]) -> list[int]:
-    """Return the indices of the samples that are compared: some of each part where there is room for that."""
+    """Return the indices of the samples to compare: some from each part if there are few enough parts."""
     if len(lengths) > _SAMPLES:
         return _keyed(sum(lengths), _SAMPLES)
     most, more = divmod(_SAMPLES, len(lengths))
@@ -162,7 +163,7 @@ def _chosen(lengths: Sequence[int]) -> list[int]:
 
 
 def _keyed(length: int, most: int) -> list[int]:
-    """Return indices: all of a few, else some that depend on the length alone."""
+    """Return all indices if there are few, else some that depend only on the length."""
     if length <= most:
         return list(range(length))
     ends = spread(length, most)
@@ -171,9 +172,9 @@ def _keyed(length: int, most: int) -> list[int]:
 
 
 def _fixed(values: Sequence[Any], digests: list[ElementDigest]) -> Sequence[Any] | None:
-    """Return values that cannot be changed in place, so that comparing them says all; None for others.
+    """Return values that cannot be changed in place, so comparing them is enough; None for others.
 
-    Files may be written again. Others than these values are not kept, as a row may hold the whole of an array.
+    Files may be written again. Other values are not kept, because a row may hold a whole array.
     """
     fixed = all(map(_is_fixed, values)) and all(digest.number is None for digest in digests)
     return values if fixed else None
@@ -184,7 +185,7 @@ def _is_fixed(value: Any) -> bool:
 
 
 def _fits(now: list[ElementDigest] | None, moments: list[list[str]]) -> bool:
-    """Return whether data may be those of one of a state's moments; also where they have no such column."""
+    """Return whether data fit one of a state's fingerprints; also if there is no such column."""
     return not now or any(len(texts) != len(now) or not _differing(now, texts) for texts in moments)
 
 
@@ -201,7 +202,7 @@ def _differing(now: list[ElementDigest], before: list[str]) -> list[int]:
 
 
 def _parsed(stored: Any, most: int) -> list[list[str]]:
-    """Return what a state says of its samples at each of its moments; nothing where it has none of this form."""
+    """Return the fingerprints of the samples in a state; an empty list if it has none of this form."""
     moments = stored.get("samples") if isinstance(stored, dict) and isinstance(stored.get("of"), str) else None
     if not isinstance(moments, list) or not all(isinstance(text, str) for text in moments):
         return []

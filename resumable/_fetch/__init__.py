@@ -1,4 +1,4 @@
-"""Fetchers: how a Loader gets its batches from a backend of each kind."""
+"""Fetchers: they read the batches of a Loader from a backend, with one class for each kind of backend."""
 
 from resumable._fetch.elements import ElementFetcher
 from resumable._fetch.failures import note_place

@@ -1,11 +1,11 @@
-"""Draws elements from an iterator under keys, so that what an element gets belongs to its position.
+"""Reads elements from an iterator under keys, so the randomness of an element depends only on its position.
 
     begin    opens the source under the key of the epoch's opening
-    has      draws ahead, to look whether there is more
-    take     gives the next elements
-    skip     goes past some
+    has      reads ahead, to check whether elements are left
+    take     returns the next elements
+    skip     skips elements
 
-Used by the fetcher of elements in the training process, and by `DataLoader` workers for their streams.
+The element fetcher uses it in the training process, and `DataLoader` workers use it for their streams.
 """
 
 from __future__ import annotations
@@ -33,21 +33,21 @@ if TYPE_CHECKING:
 __all__ = ["OPENING", "ElementReader", "SeededReader", "too_few"]
 
 
-OPENING = (1 << 62) - 1  # the counter whose batch key opens an epoch, wherever in it a run begins
+OPENING = (1 << 62) - 1  # the counter of the batch key under which an epoch opens, at any position in it
 _SILENT_SECONDS = 1.0
 _SKIP_BLOCK = 256
-_FARTHEST = 1 << 40  # elements to draw again; at a microsecond each, that takes 12 days
+_FARTHEST = 1 << 40  # elements to read again; at 1 µs each, that takes 12 days
 
 
 class SeededReader:
-    """One epoch's draws from a source.
+    """Reads one epoch from a source.
 
     Args:
         keys: of the epoch.
-        mode: how often the global generators are seeded.
+        mode: how often the global RNGs are seeded.
         size: elements of a batch, for `mode="batch"`.
-        guard: gives the global generators back after what runs inside, where that is not done around all of it.
-        unit: what an element is, for the progress bar; None for no bar.
+        guard: restores the global RNGs after the code inside, if that is not done around all of it.
+        unit: the name of an element, for the progress bar; None for no bar.
     """
 
     def __init__(
@@ -62,13 +62,13 @@ class SeededReader:
         self._keys, self._mode, self._size, self._given_guard, self._unit = keys, mode, size, guard, unit
         self._element_keys = BlockCache(keys.samples, 1 << 62)
         self._elements: Iterator[Any] = iter(())
-        self._ahead: list[Any] = []  # drawn, and not taken yet; at most a batch
+        self._ahead: list[Any] = []  # read ahead, and not taken yet; at most a batch
         self._error: Exception | None = None
-        self.position = 0  # of the element that was drawn last, or failed
-        self.skipped = False  # whether elements were gone past without being drawn
+        self.position = 0  # of the element that was read last, or failed
+        self.skipped = False  # whether elements were skipped without being read
 
     def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
-        """Open the source, under a randomness that belongs to the epoch."""
+        """Open the source, with randomness that belongs to the epoch."""
         self._ahead, self._error, self.skipped = [], None, False
         with self._given_guard():
             if self._mode != "off":
@@ -76,17 +76,17 @@ class SeededReader:
             self._elements = opener()
 
     def begin_or(self, opener: Callable[[], Iterator[Any]], otherwise: Callable[[], Iterator[Any]]) -> None:
-        """Open the source, and in another way if that gives no element.
+        """Open the source, or use a second opener if the first yields no element.
 
-        Brought back to a place between two epochs, some sources are at the end of the old epoch instead of the
-        beginning of the new one.
+        If restored to a position between two epochs, some sources are at the end of the old epoch instead of the start
+        of the new one.
         """
         self.begin(opener)
         if not self.has(0):
             self.begin(otherwise)
 
     def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
-        """Draw up to `count` elements, fewer at the end; without `keep` they are dropped and None stands for each."""
+        """Read up to `count` elements, fewer at the end; without `keep` each is replaced with None."""
         if self._error is not None:
             error, self._error = self._error, None
             raise error
@@ -96,15 +96,15 @@ class SeededReader:
 
     @property
     def ahead(self) -> list[Any]:
-        """Elements that were drawn and are not taken yet."""
+        """Elements that were read, and are not taken yet."""
         return self._ahead
 
     def has(self, position: int, count: int = 1) -> bool:
-        """Return whether there are so many more elements, by drawing them ahead; if that fails, the next draw fails."""
+        """Return whether `count` more elements exist, by reading them ahead. If that fails, the next `take` raises."""
         while len(self._ahead) < count and self._error is None:
             try:
                 drawn = self._draw(position + len(self._ahead), 1, keep=True)
-            except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+            except Exception as error:  # noqa: BLE001  # of any type, raised when its element is taken
                 self._error = error
             else:
                 if not drawn:
@@ -114,24 +114,24 @@ class SeededReader:
 
     @property
     def strides(self) -> bool:
-        """Whether elements between others can be skipped without being drawn."""
+        """Whether elements between others can be skipped without being read."""
         return callable(ask(self._elements, "skip")) and bool(ask(self._elements, "anywhere", True))
 
     @property
     def borrows(self) -> bool:
-        """Whether the way to skip is one that the iterator itself does not have."""
+        """Whether skipping uses a method that the iterator itself does not have."""
         return ask(self._elements, "borrowed", False) is True
 
     def skip(self, position: int, count: int, *, read: bool = False) -> int:
-        """Go past `count` elements, by the iterator's own `skip` or by drawing them, and return how many there were.
+        """Skip `count` elements, with the iterator's own `skip` or by reading them, and return how many there were.
 
         Args:
             position: of the first.
             count: how many.
-            read: draw them, whatever the iterator can do.
+            read: read them, even if the iterator can skip.
 
         Raises:
-            UnsupportedError: it would never end.
+            UnsupportedError: it would take forever.
         """
         if not read and self._error is None and count:
             ahead = min(len(self._ahead), count)
@@ -154,13 +154,14 @@ class SeededReader:
         return self._read_on(position, count)
 
     def _read_on(self, position: int, count: int) -> int:
-        """Draw elements and drop them."""
+        """Read elements and drop them."""
         if count > _FARTHEST:
             raise UnsupportedError(
-                f"the place is {count} elements into the epoch, and this source is read up to it, one by one.\n"
-                "That would take forever. If the number is right, give the source a state, or a method skip(n)."
+                f"the position is {count} elements into the epoch, and this source must read all of them to get "
+                "there.\n"
+                "That would take forever. If the number is correct, add a state to the source, or a method skip(n)."
             )
-        from tqdm import tqdm  # noqa: PLC0415  # a third of the time that importing this package would take
+        from tqdm import tqdm  # noqa: PLC0415  # would add a third to the import time of this package
 
         hidden, begin = self._unit is None, position
         with tqdm(
@@ -176,7 +177,7 @@ class SeededReader:
         return begin - position
 
     def close(self) -> None:
-        """Close the iterator, where it can be closed."""
+        """Close the iterator, if it can be closed."""
         close = ask(self._elements, "close")
         if callable(close):
             close()
@@ -203,7 +204,7 @@ class SeededReader:
         return element if keep else None
 
     def _seeds(self, position: int, count: int) -> list[int | None]:
-        """Return what to seed with before each element; None where the generators run on."""
+        """Return the seed for each element; None if the RNGs continue without a new seed."""
         if self._mode == "sample":
             return list(self.sample_keys(position, count))
         places = range(position, position + count)
@@ -215,23 +216,23 @@ class SeededReader:
         return keys
 
 
-_TRANSFORM = 0x5DEECE66D1234567  # sets a transform's key apart from that of the draw before it
+_TRANSFORM = 0x5DEECE66D1234567  # makes a transform's key differ from the key of reading the element
 _OF_ITS_OWN = (
-    "what is done to the elements draws from a random generator of its own, {}: a {}.\n"
-    "Over a source that is read by index it would be seeded for each sample. Here it is not, so after a resume it "
-    "would give other numbers. Draw from random, numpy.random or torch; or make a new generator in each call, from "
-    "a number that these give."
+    "the transform or collate function uses its own random generator, {}: a {}.\n"
+    "With a source that is read by index, it would be seeded for each sample. Here it is not, so its numbers differ "
+    "after a resume. Use random, numpy.random or torch, or create a new generator in each call, seeded from one of "
+    "these."
 )
 
 
 class ElementReader(SeededReader):
-    """One epoch's draws from a source.
+    """Reads one epoch from a source, and makes batches from it.
 
     Args:
         options: transform, collate, batch size and seed.
         epoch: the epoch.
-        stream: integers that set this rank's keys apart, where ranks have streams of their own.
-        seeds: seed the global generators, and give them back as they were.
+        stream: integers that make this rank's keys different, if ranks have separate streams.
+        seeds: seed the global RNGs, and restore them afterwards.
     """
 
     def __init__(self, options: Options, epoch: int, stream: tuple[int, ...], *, seeds: bool) -> None:
@@ -245,11 +246,11 @@ class ElementReader(SeededReader):
         self._own = OwnGenerators({name: root for name, root in roots.items() if seeds and root is not None})
 
     def guard(self, key: int | None = None) -> AbstractContextManager[None]:
-        """Give the global generators back after what runs inside, where they are seeded at all."""
+        """Restore the global RNGs after the code inside, if they are seeded at all."""
         return isolated(key) if self._seeds_them else nullcontext()
 
     def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
-        """Draw elements; what the source raises gets a note of its element."""
+        """Read elements; an exception of the source gets a note with its element."""
         try:
             return super().take(position, count, keep=keep)
         except Exception as error:
@@ -257,17 +258,17 @@ class ElementReader(SeededReader):
             raise
 
     def has_ended(self, position: int, tells: Callable[[], bool] | None) -> bool:
-        """Return whether there are no more elements: by drawing one ahead, or by its own word if none was."""
+        """Return whether no elements are left: by reading one ahead, or as the source says if none was read."""
         if tells is None or self.ahead:
             return not self.has(position)
         with self.guard():
             return tells()
 
     def assemble(self, elements: list[Any], position: int) -> Any:
-        """Make the batch of this rank's elements: transform each, and collate them.
+        """Make the batch from this rank's elements: transform each, and collate them.
 
         Warns:
-            PromiseWarning: that draws from a generator of its own. An element cannot be read again with it seeded.
+            PromiseWarning: the transform uses its own generator. An element cannot be read again with it seeded.
         """
         with self._told_of_own():
             return self._assembled(elements, position)
@@ -299,10 +300,10 @@ class ElementReader(SeededReader):
 
 
 def too_few(before: int, now: int) -> StateMismatchError:
-    """Return what to raise for a source that gave fewer elements than there are before a place to go to."""
+    """Return the error for a source that yielded fewer elements than there are before the requested position."""
     return StateMismatchError(
-        "the source ended before the place to go to, which a state or seek() gave.\n"
-        f"  elements before that place:   {before}\n  elements that the source has: {now}\n"
-        "The next batch would be one of another place. For a state, give the data that the run was started with, or "
-        "start a new run; for seek(), give a step that the epoch has."
+        "the source ended before the position that the state or seek() asked for.\n"
+        f"  elements before that position: {before}\n  elements in the source:        {now}\n"
+        "The next batch would have a different position. For a state, restore the data that the run started with, "
+        "or start a new run. For seek(), pass a step that the epoch has."
     )

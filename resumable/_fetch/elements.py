@@ -1,8 +1,8 @@
-"""The fetcher of snapshot and replay backends: sources that give elements in an order of their own.
+"""The fetcher of snapshot and replay backends, whose sources yield elements in their own order.
 
-In each round, every rank draws the elements of the whole global batch and keeps its share, so that ranks with the same
-source get disjoint parts of one stream (with one element per rank: round-robin). Where a source divides itself over
-the ranks already (`shard=False`), each rank draws only for itself, and the state belongs to that rank.
+In each round, every rank reads the elements of the whole global batch and keeps its share. So ranks with the same
+source get disjoint parts of one stream (with one element per rank: round-robin). If a source divides itself among the
+ranks already (`shard=False`), each rank reads only for itself, and the state belongs to that rank.
 """
 
 from __future__ import annotations
@@ -50,12 +50,12 @@ __all__ = ["ElementFetcher"]
 
 
 class ElementFetcher:
-    """Rounds of elements, each under the randomness of its position.
+    """Rounds of elements, each with the randomness of its position.
 
     Args:
-        backend: gives the elements, and snapshots where it can.
+        backend: yields the elements, and takes snapshots if it can.
         tail: "drop" or "partial".
-        randomness: how often the global generators are seeded.
+        randomness: how often the global RNGs are seeded.
         options: seed, world, batch size, transform, collate, shard, and how often to take a snapshot.
     """
 
@@ -76,20 +76,20 @@ class ElementFetcher:
         self._ended = backend.ended if offers(backend, SupportsEnded) else None
         self._seeds = randomness != "off" and not self.traits.keyed
         self._replays = options.resume == "replay"
-        self._has_state = offers(backend, SnapshotBackend) and not self._replays  # asked once, as that takes time
+        self._has_state = offers(backend, SnapshotBackend) and not self._replays  # stored, because asking takes time
         self._compares = options.compares_data and not self.traits.compares_itself
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
         self._global_batch = 1
         self._place = SnapshotCursor(reached=True, between=True)
-        self._standing: SourceState | None = None  # the last state between epochs: the source stands there by itself
+        self._standing: SourceState | None = None  # the last state between epochs, if the source is there
         self._live: ElementReader | None = None
-        self._left: SourceState | None = None  # of an epoch that another rank has ended
+        self._left: SourceState | None = None  # the state of an epoch that a different rank has ended
         self._splitter = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return kind, identity, randomness and tail; and the rank, where each has a stream of its own."""
+        """Return kind, identity, randomness and tail, and the rank if each rank has a separate stream."""
         sampler = {"name": "source-order-v1"}
         fingerprint = fingerprint_of(self.backend, self._options, self._randomness, sampler, self._tail)
         if self._options.shard is False:
@@ -98,57 +98,57 @@ class ElementFetcher:
         return fingerprint
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
-        """Return the fingerprint, under the identity by which the state knows the stream."""
+        """Return the fingerprint with the identity that the state uses for the stream."""
         kind = state.fingerprint["backend.kind"]
         own = self.fingerprint() | ({"backend.kind": kind} if kind in self._kinds else {})
         return as_the_state_knows(own, None if self._streams is None else self._streams.alternate_identity, state)
 
     def replayed(self, snapshot: Any) -> int:
-        """Return how many elements the source reads again when a snapshot is restored, as far as it says so."""
+        """Return how many elements the source reads again when a snapshot is restored, if it knows."""
         return 0 if self._worker_states is None else self._worker_states.replayed(snapshot)
 
     def check(self, state: State, plan: Plan | None) -> None:
-        """Refuse nothing: what the source gives at the place is compared when it is there."""
+        """Accept any state: the element at its position is compared once the source is there."""
 
     def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it
-        """Take over the kind of the state, where the source can be of several; it goes to the place when opened."""
+        """Use the state's kind, if the source supports several. The source moves to the position when it is opened."""
         kind = state.fingerprint["backend.kind"]
         if kind != self.backend.kind:
             self._kinds[kind]()
         return state.mark
 
     def plan(self, global_batch: int) -> Plan | None:
-        """Return the plan of the epochs where the source knows its length; what ends an epoch is the source."""
+        """Return the plan of the epochs if the source knows its length. Still, only the source ends an epoch."""
         length = self.traits.length
         return Schedule(length, global_batch, self._tail) if length else None
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
-        """Return whether no batch of the cursor's epoch is left, as far as the source's length tells."""
+        """Return whether no batch of the cursor's epoch is left, if the source knows its length."""
         plan = self.plan(global_batch)
         return plan is not None and plan.finished(cursor)
 
     def following(self, cursor: Cursor, global_batch: int) -> Cursor:  # noqa: ARG002  # the protocol has it
-        """Return the beginning of the next epoch."""
+        """Return the start of the next epoch."""
         return Cursor(cursor.epoch + 1)
 
     def world(self) -> World:
-        """Return the world that shares a stream: all ranks, or only this one where each draws its own."""
+        """Return the world that shares a stream: all ranks, or only this one if each reads its own."""
         return World() if self._options.shard is False else self._options.find_world()
 
     def source_now(self, source: SourceState | None) -> SourceState | None:
-        """Return it as it is: the place of a stream is what was read of it."""
+        """Return the state unchanged: a stream's position depends only on what was read."""
         return source
 
     def begins_with(self, source: SourceState | None) -> SourceState | None:
-        """Return all of it: it is the place."""
+        """Return the state unchanged: all of it is the position."""
         return source
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:
-        """Return the source's state after the batch that was yielded last; None where it is replayed.
+        """Return the source's state after the last yielded batch; None if it is replayed.
 
-        It looks one element ahead, as the state of a source after its last element may already be that of its next
-        pass, which only the source's end can tell apart. Called while an element is drawn (from a signal handler), it
-        goes by the last snapshot.
+        It reads one element ahead. The state of a source after its last element may already be the state of its next
+        pass, and only reaching the end can tell. If called while an element is read (from a signal handler), it uses
+        the last snapshot.
         """
         if not self._has_state:
             return None
@@ -167,7 +167,7 @@ class ElementFetcher:
         return state
 
     def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
-        """Return the state by the last snapshot, without asking the source; where it is replayed, the canary."""
+        """Return the state from the last snapshot, without asking the source; if it is replayed, the canary."""
         place = self._place
         if self._has_state and place.base is not None:
             return replace(place.base, skip=cursor.position - place.taken, ended=False), None
@@ -175,9 +175,9 @@ class ElementFetcher:
         return None, last[1] if last is not None and last[0] == cursor.position else None
 
     def canary(self) -> Canary | None:
-        """Return the canary of the place for which `source_state` was just asked: of the element that comes next there.
+        """Return the canary for the position that `source_state` just returned, from the next element there.
 
-        Of the one before it, where the source is replayed. Nothing is drawn for it.
+        If the source is replayed, the canary is from the element before the position. No element is read for it.
         """
         place = self._place
         if place.base is None:
@@ -187,10 +187,10 @@ class ElementFetcher:
         return Canary(self._live.ahead[0])
 
     def leave(self, mark: Mark, global_batch: int) -> SourceState | None:
-        """Return the source's state at the beginning of the next epoch, as the loop leaves this one at a mark.
+        """Return the source's state at the start of the next epoch, if the loop leaves this one at a mark.
 
-        Elements that make no whole batch (`tail="drop"`) may be left. They are read here, as otherwise a source that
-        goes on where it stands would give nothing but them in its next pass.
+        Elements that do not fill a batch (`tail="drop"`) may be left. They are read here. Otherwise a source that
+        continues where it is would yield only them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
         if self._resets:
@@ -204,7 +204,7 @@ class ElementFetcher:
         return LeftEarly(state, cursor.epoch, cursor.position)
 
     def _look_again(self, mark: Mark, global_batch: int) -> SourceState | None:
-        """Go to a mark, and look there."""
+        """Go to a mark, and check there whether a batch is left."""
         reader = self._live = self._reader(mark.cursor.epoch)
         try:
             self._start(reader, mark)
@@ -215,7 +215,7 @@ class ElementFetcher:
             reader.close()
 
     def _look(self, reader: ElementReader, global_batch: int) -> SourceState | None:
-        """Look whether another batch is left, and return the state of this place, or of the end."""
+        """Check whether a batch is left, and return the state of this position, or of the end."""
         place, least = self._place, global_batch if self._tail == "drop" else 1
         state = self.source_state()
         if state is None or state.ended or reader.has(place.position, least):
@@ -239,7 +239,7 @@ class ElementFetcher:
         finally:
             self._place.reached, self._live = False, None
             reader.close()
-        early = self._left is not None  # then the source stands after elements that were drawn ahead
+        early = self._left is not None  # then the source is past elements that were read ahead
         self._place = SnapshotCursor(self._left, reached=not early, between=not early)
 
     def _rounds(self, reader: ElementReader, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
@@ -250,22 +250,22 @@ class ElementFetcher:
             if end is not None and end.is_reached(cursor, ahead):
                 self._left = None if self._resets else left_early(self.source_state(), cursor)
                 break
-            # A draw that fails leaves the source after the elements it lost, so a cheap snapshot is taken before it.
+            # If reading fails, the source is past the elements that it lost, so a cheap snapshot is taken before it.
             if place.reached and not self.traits.snapshot_every and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
-            place.reached = False  # a signal handler may ask for a state while the source is inside of a batch
+            place.reached = False  # a signal handler may ask for a state while the source is in the middle of a batch
             drawn = self._splitter.draw(reader, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
                 break
             after = cursor.position + drawn.total
             last = None
-            # Only a replay is compared by the element before the mark. With a snapshot, it is the one after the mark.
+            # Only a replay is compared with the element before the mark. With a snapshot, the element after it is used.
             if (self._compares or self._witness) and not (self._has_state and place.base is not None):
                 last = after, Canary(self._witness(after) if self._witness else drawn.last[0])
             batch = reader.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
-            place.last, place.earlier = last, place.last  # both, as the batch may not count yet: `state_before`
+            place.last, place.earlier = last, place.last  # both, because the batch may not count yet: `state_before`
             place.reached = True
             if end is not None and self._compares:
                 end.compare_element(cursor, drawn.last[0])
@@ -275,13 +275,13 @@ class ElementFetcher:
             end.is_over()
 
     def _look_ahead(self, end: AgreedEnd | None, reader: ElementReader, cursor: Cursor, world: World) -> int:
-        """Look how many elements of another batch come after a place, where other ranks have to know it."""
+        """Return how many elements of the next batch come after a position, if other ranks need to know."""
         if end is None:
             return 0
         least = size = self._global_batch
         if reader.strides and world.size > 1 and not self._has_state:
             ahead = self._splitter.look(reader, cursor, size, world)
-            known = size if ahead == size else 0  # of a part, each rank sees its own elements
+            known = size if ahead == size else 0  # each rank sees only its own elements of an incomplete batch
         else:
             if self._place.reached:
                 self.source_state()
@@ -291,7 +291,7 @@ class ElementFetcher:
         return known
 
     def _start(self, reader: ElementReader, mark: Mark) -> None:
-        """Bring the source to a mark, and compare what it gives there with the mark's canary."""
+        """Bring the source to a mark, and compare its element there with the mark's canary."""
         canary = mark.canary if self._compares or self._witness else None
         positioner = Positioner(reader, self._name, lambda message: _report(message, mark))
         epoch, position = mark.cursor.epoch, mark.cursor.position
@@ -307,7 +307,7 @@ class ElementFetcher:
             opener,
             position,
             canary,
-            again=None if self.traits.goes_on else opener,  # a source that continues has no way back to the beginning
+            again=None if self.traits.goes_on else opener,  # a source that continues cannot start over
             announced=mark.source is not None,
             witness=self._witness,
         )
@@ -318,12 +318,12 @@ class ElementFetcher:
         return str(self.backend.identity.get("source", self.backend.kind))
 
     def _restore(self, reader: ElementReader, mark: Mark, *, otherwise: bool = False) -> None:
-        """Bring the source to a mark by the snapshot in it.
+        """Bring the source to a mark, using the mark's snapshot.
 
         Args:
             reader: of the mark's epoch.
             mark: has a state of the source.
-            otherwise: give the snapshot back in the other order.
+            otherwise: restore the snapshot in the opposite order.
 
         Raises:
             StateMismatchError: the epoch ends before the mark.
@@ -333,7 +333,7 @@ class ElementFetcher:
         self._standing = None
         taken = cursor.position - state.skip
         self._place = place = SnapshotCursor(replace(state, skip=0, ended=False), taken, cursor.position)
-        if state is standing:  # between two epochs, after the first: the source continues there by itself
+        if state is standing:  # between two epochs, after the first: the source is there already
             reader.begin(lambda: self.backend.open(cursor.epoch))
         elif isinstance(state, LeftEarly):
             self._leave_again(state, mark, otherwise=otherwise)
@@ -341,20 +341,20 @@ class ElementFetcher:
             reader.begin(lambda: self.backend.open(cursor.epoch))
         else:
             self._give_back(reader, mark, state, otherwise=otherwise)
-        # The canary is of the element after the mark, so a skip() that was not made for this could not be judged.
+        # The canary is from the element after the mark, so a borrowed skip() could not be checked.
         found = reader.skip(taken, state.skip, read=reader.borrows)
         if found < state.skip:
             raise too_few(cursor.position, taken + found)
 
     def _leave_again(self, state: LeftEarly, mark: Mark, *, otherwise: bool) -> None:
-        """Go the way of a run that left an epoch in its middle: to that place, and no further."""
+        """Repeat what a run did that left an epoch early: read up to that position, and no further."""
         reader = self._reader(state.epoch)
         left = Mark(Cursor(state.epoch, state.position), state.before, strict=mark.strict)
         self._restore(reader, left, otherwise=otherwise)
         reader.close()
 
     def _give_back(self, reader: ElementReader, mark: Mark, state: AtPlace, *, otherwise: bool) -> None:
-        """Give the source its snapshot: in an epoch, or between two, where some know how to begin the later one."""
+        """Restore the source's snapshot, in an epoch or between two. Some sources can start the later one directly."""
         epoch, backend = mark.cursor.epoch, self.backend
         if not offers(backend, SnapshotBackend):
             raise without_state(self._name())
@@ -369,16 +369,16 @@ class ElementFetcher:
             reader.begin(lambda: given_back(lambda: again(epoch, snapshot), snapshot))
 
     def _is_stale(self, place: SnapshotCursor, *, asked: bool) -> bool:
-        """Return whether a new snapshot is due; none can be taken where the source is ahead of the place."""
+        """Return whether a new snapshot is due. None can be taken while the source is ahead of the position."""
         if self._live is not None and self._live.ahead:
             return False
         every = 1 if asked else self.traits.snapshot_every or 1
-        if isinstance(place.base, LeftEarly):  # so that such states never have one another inside
+        if isinstance(place.base, LeftEarly):  # so such states are never nested
             return place.position > place.taken
         return place.position - place.taken >= every * self._global_batch
 
     def _take_snapshot(self, place: SnapshotCursor) -> None:
-        backend: Any = self.backend  # a SnapshotBackend, as its caller knows
+        backend: Any = self.backend  # a SnapshotBackend: the caller has checked
         with (self._live or self._reader(0)).guard():
             snapshot = copy.deepcopy(backend.snapshot())
         place.base, place.taken = None if snapshot is None else AtPlace(snapshot), place.position
@@ -391,22 +391,22 @@ class ElementFetcher:
 def _report(message: str, mark: Mark) -> None:
     if mark.strict:
         raise StateMismatchError(message)
-    warnings.warn(message + "\nGone on with because of strict=False.", StateMismatchWarning, stacklevel=2)
+    warnings.warn(message + "\nContinuing because of strict=False.", StateMismatchWarning, stacklevel=2)
 
 
 @dataclass(slots=True)
 class SnapshotCursor:
-    """The place after the batch that was delivered last, in a source with a state of its own.
+    """The position after the last delivered batch, in a source with its own state.
 
     Args:
-        base: the last snapshot that was taken, or the state that was given by a mark.
-        taken: position at which that was.
-        position: after the element that was delivered last.
-        ended: the source has no more in this epoch, as is known since.
-        reached: the source itself stands at this place now, so that a new snapshot would be one of it.
-        between: it is a place between two epochs, or before the first.
+        base: the last snapshot that was taken, or the state from a mark.
+        taken: the position of `base`.
+        position: after the last delivered element.
+        ended: the source is known to have no more elements in this epoch.
+        reached: the source itself is at this position now, so a new snapshot would belong to it.
+        between: the position is between two epochs, or before the first.
         last: the canary of the element before it, with its position.
-        earlier: likewise, of the place before the batch that was delivered last.
+        earlier: the same for the position before the last delivered batch.
     """
 
     base: SourceState | None = None
@@ -420,22 +420,22 @@ class SnapshotCursor:
 
 
 def check_divided(global_batch: int, world: World, tail: Tail, options: Options, traits: Traits) -> None:
-    """Refuse a stream that these ranks cannot divide among them.
+    """Reject a stream that these ranks cannot divide among them.
 
     Raises:
-        ConfigurationError: who divides it is not known; or the ranks could end with different numbers of batches.
-        UnevenBatchError: some rank would get fewer elements than another.
+        ConfigurationError: it is unknown who divides it; or the ranks could end with different numbers of batches.
+        UnevenBatchError: a rank would get fewer elements than the others.
     """
     if world.size > 1 and options.shard is None and traits.needs_shard:
         raise ConfigurationError(
-            f"with {world.size} ranks, the source does not say whether it gives each rank the whole stream or its "
-            "own part.\nBatches would be lost or repeated by a wrong guess. Give wrap(..., shard=True) if every "
-            "rank's source gives the same and the ranks are to divide it, or shard=False if the source or its "
-            "sampler looks at the rank itself."
+            f"with {world.size} ranks, the source does not say whether each rank reads the whole stream or its own "
+            "part.\nA wrong guess would lose or repeat batches. Pass wrap(..., shard=True) if every rank's source "
+            "yields the same elements and the ranks should divide them, or shard=False if the source or its sampler "
+            "divides them by rank already."
         )
     check_share(global_batch, world)
     if tail == "partial" and world.size > 1:
         raise ConfigurationError(
             f'with tail="partial", {world.size} ranks could end with different numbers of batches: '
-            'this source has no length.\nThe ranks would wait for each other. Use tail="drop".'
+            'this source has no length.\nSome ranks would wait for the others forever. Use tail="drop".'
         )

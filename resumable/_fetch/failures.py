@@ -1,7 +1,7 @@
-"""What a user's code raises while a batch is made: it arrives as it is, with notes that say where it belongs.
+"""Exceptions of user code while a batch is made: they arrive unchanged, with notes that say where they were raised.
 
-Only `StopIteration` cannot, as it would end the epoch. An error of a worker process is sent, and raised in the training
-process with its type, arguments and attributes; the worker's traceback is its cause.
+`StopIteration` is replaced, because it would end the epoch. An error in a worker process is sent to the training
+process and raised there with its type, arguments and attributes. The worker's traceback is its cause.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ __all__ = [
 
 
 _PREFIX = "resumable: "
-_SHOWN = 8  # indices of a batch that is read as a whole
+_SHOWN = 8  # indices to show of a batch that is read in one call
 
 
 def note(error: Exception, what: str) -> None:
-    """Add a note of what raised an error, and in which worker process, once.
+    """Add a note to an error, once, that says what raised it, and in which worker process.
 
     Args:
-        error: stays the same otherwise.
+        error: gets the note, and stays the same otherwise.
         what: raised it.
     """
     worker = worker_number()
@@ -52,49 +52,49 @@ def note(error: Exception, what: str) -> None:
 
 
 def note_first(error: Exception, what: str) -> None:
-    """Add a note of what raised an error, unless it has one, or is of this package and says what it means."""
+    """Add a note that says what raised an error, unless it has one, or is an error of this package."""
     if not isinstance(error, ResumableError) and not _is_noted(error):
         note(error, what)
 
 
 def note_place(error: Exception, at: Cursor, rank: int) -> None:
-    """Add a note of the batch that could not be made; not to an error of this package about something else.
+    """Add a note that says which batch could not be made. Errors of this package about something else get none.
 
     Args:
-        error: stays the same otherwise.
-        at: the place of the batch.
+        error: gets the note, and stays the same otherwise.
+        at: the position of the batch.
         rank: of this process.
     """
     if isinstance(error, SampleError) or not isinstance(error, ResumableError) or _is_noted(error):
         _add(
             error,
-            f"in epoch {at.epoch}, step {at.step}, rank {rank}. The batch was not delivered: mend what raised, and "
-            "iterate again or go on from the state.",
+            f"in epoch {at.epoch}, step {at.step}, rank {rank}. The batch was not delivered: fix the error, and "
+            "iterate again or resume from the state.",
         )
 
 
 def worker_number() -> int | None:
-    """Return the number of the worker process that this is, or None."""
-    torch_data = sys.modules.get("torch.utils.data")  # there in each worker
+    """Return the number of this worker process, or None in the training process."""
+    torch_data = sys.modules.get("torch.utils.data")  # loaded in each worker
     info = None if torch_data is None else torch_data.get_worker_info()
     return None if info is None else int(info.id)
 
 
 def ended_inside(what: str) -> SampleError:
-    """Return what to raise for a `StopIteration` of a user's code, which would be taken for the end of the epoch."""
+    """Return the error for a `StopIteration` of user code, which would be mistaken for the end of the epoch."""
     return SampleError(
-        f"{what} raised StopIteration, by a next() on something that is at its end.\n"
-        "The epoch would end there, without its last batches. Give next() a default, or catch it there."
+        f"{what} raised StopIteration, from a next() on an exhausted iterator.\n"
+        "The epoch would end there, without its last batches. Pass a default to next(), or catch the exception there."
     )
 
 
 def in_short(indices: list[Any]) -> str:
-    """Name the samples of a batch that is read as a whole."""
+    """List the samples of a batch that is read in one call."""
     more = len(indices) - _SHOWN
     return f"samples {shorten(indices[:_SHOWN])}" + (f" and {more} more" if more > 0 else "")
 
 
-class WorkerTraceback(Exception):  # noqa: N818  # it says where an error comes from
+class WorkerTraceback(Exception):  # noqa: N818  # not an error: it shows where one was raised
     """The traceback of an error that was raised in a worker process."""
 
     def __str__(self) -> str:
@@ -102,7 +102,7 @@ class WorkerTraceback(Exception):  # noqa: N818  # it says where an error comes 
 
 
 class Sent:
-    """An error on its way from a worker process.
+    """An error that a worker process sends.
 
     Args:
         error: raised there.
@@ -115,7 +115,7 @@ class Sent:
         self._pickled, self._notes = _pickled(error), _notes(error)
 
     def error(self) -> Exception:
-        """Return the error as it was; as its nearest base class that can be sent, where it cannot."""
+        """Return the error unchanged, or as its nearest base class that can be sent."""
         error: Exception
         try:
             error = pickle.loads(self._pickled)  # noqa: S301  # from our own worker
@@ -131,12 +131,12 @@ def sending(answers: Iterator[Any]) -> Iterator[Any]:
     """Yield a worker's answers, the last of which may be an error."""
     try:
         yield from answers
-    except Exception as error:  # noqa: BLE001  # of whatever type, it is raised in the training process
+    except Exception as error:  # noqa: BLE001  # of any type, raised in the training process
         yield Sent(error)
 
 
 def received(answer: Any) -> Any:
-    """Return what a worker sent, or raise it."""
+    """Return the answer of a worker, or raise it if it is an error."""
     if isinstance(answer, Sent):
         raise answer.error()
     return answer
@@ -144,7 +144,7 @@ def received(answer: Any) -> Any:
 
 def _add(error: BaseException, text: str) -> None:
     if _PREFIX + text not in _notes(error):
-        with suppress(Exception):  # whatever a user's class makes of it
+        with suppress(Exception):  # a user's class may raise anything here
             error.add_note(_PREFIX + text)
 
 
@@ -161,15 +161,15 @@ def _pickled(error: Exception) -> bytes:
     for form in _forms(error):
         with suppress(Exception):  # a user's class may raise anything
             sent = pickle.dumps(form)
-            again = pickle.loads(sent)  # noqa: S301  # what was just made
+            again = pickle.loads(sent)  # noqa: S301  # pickled one line above
             if not isinstance(form, _Apart) and (type(again) is not type(error) or str(again) != str(error)):
-                continue  # a class whose constructor makes something else of what it is given
+                continue  # a class with a constructor that changes its arguments
             return sent
     return b""
 
 
 def _forms(error: Exception) -> Iterator[Any]:
-    """Yield what an error can be sent as, the best first."""
+    """Yield the forms in which an error can be sent, the best first."""
     yield error
     kind = type(error)
     built_in: Any = next(base for base in mro_of(kind) if module_of(base) == "builtins")
@@ -183,7 +183,7 @@ def _forms(error: Exception) -> Iterator[Any]:
 
 
 class _Apart:
-    """An exception taken apart, for one that cannot be pickled as it is."""
+    """The parts of an exception that cannot be pickled directly."""
 
     def __init__(self, kind: type[Any], built_in: type[Any], args: Any, state: dict[str, Any]) -> None:
         self._parts = kind, built_in, args, state
@@ -193,9 +193,9 @@ class _Apart:
 
 
 def _together(kind: type[Any], built_in: type[Any], args: tuple[Any, ...], state: dict[str, Any]) -> Any:
-    """Make an exception, past the constructor of its class."""
+    """Make an exception without calling the constructor of its class."""
     if not issubclass(kind, built_in):
-        raise TypeError(f"{kind} is no {built_in}")
+        raise TypeError(f"{kind} is not a subclass of {built_in}")
     error = built_in.__new__(kind, *args)
     built_in.__init__(error, *args)
     error.__setstate__(state)
@@ -206,14 +206,14 @@ def _picklable(items: Iterable[tuple[str, Any]]) -> dict[str, Any]:
     kept = {}
     for name, value in items:
         with suppress(Exception):  # a user's object may raise anything
-            pickle.loads(pickle.dumps(value))  # noqa: S301  # what was just made
+            pickle.loads(pickle.dumps(value))  # noqa: S301  # pickled here
             kept[name] = value
     return kept
 
 
 # ------------------------------------------------------------------ lost workers
 #
-# Workers that are lost: how torch says that one died or hangs.
+# How PyTorch reports that a worker died or hangs.
 
 _TRANSPORT = {"multiprocessing.resource_sharer", "multiprocessing.connection", "torch.multiprocessing.reductions"}
 _TIMEOUT = "DataLoader timed out"
@@ -221,22 +221,22 @@ _SIGNS = _TIMEOUT, "DataLoader worker", "Pin memory thread exited"
 
 
 def is_death(error: BaseException) -> bool:
-    """Return whether an error says that a worker process died.
+    """Return whether an error means that a worker process died.
 
-    torch tells it by the handler of a signal, so between any two lines; or the pipe to the worker is broken.
+    PyTorch raises it in a signal handler, so between any two lines. Or the pipe to the worker is broken.
 
     Args:
         error: raised while there are workers.
     """
     if isinstance(error.__cause__, WorkerTraceback) or "Caught " in str(error):
-        return False  # raised by the user's code in a worker, and brought here by us or by torch
-    # A plain RuntimeError: those of this package have bases that are, but say already what they mean.
+        return False  # raised by user code in a worker, and sent here by this package or by PyTorch
+    # Only a plain RuntimeError: errors of this package also derive from it, but describe their cause already.
     told = type(error) is RuntimeError and any(sign in str(error) for sign in _SIGNS)
     return told or isinstance(error, (ConnectionError, EOFError)) or _is_of_transport(error)
 
 
 def _is_of_transport(error: BaseException) -> bool:
-    """Return whether a tensor could not be fetched from the process that sent it, as that is gone."""
+    """Return whether a tensor could not be fetched because the process that sent it is gone."""
     entry = error.__traceback__ if isinstance(error, OSError) else None
     while entry is not None:
         if entry.tb_frame.f_globals.get("__name__") in _TRANSPORT:
@@ -246,14 +246,15 @@ def _is_of_transport(error: BaseException) -> bool:
 
 
 def describe_death(error: BaseException) -> WorkerError:
-    """Return what to raise for an error that says that a worker process died."""
+    """Return the error to raise if an error means that a worker process died."""
     told = str(error) if type(error) is RuntimeError else f"{type(error).__name__}: {error}"
     if _TIMEOUT in told:
-        what = "gave no answer"
-        advice = "give the DataLoader a longer timeout=, or find what the dataset waits for, and go on from the state."
+        what = "did not answer"
+        advice = "Set a longer timeout= in the DataLoader, or find out what the dataset waits for."
     else:
         what = "died"
-        advice = "look for a crash in the dataset, free memory if the system killed it, and go on from the state."
+        advice = "Check the dataset for a crash, and free memory if the system killed the worker."
     return WorkerError(
-        f"a process that reads samples {what}: {told}\nThe loader's state is that before this batch: {advice}"
+        f"a worker process {what}: {told}\n"
+        f"The loader's state does not count this batch, so you can resume from it. {advice}"
     )

@@ -1,4 +1,4 @@
-"""What a Loader asks of a fetcher, and what it keeps of the changes that a user makes in the middle of a run."""
+"""The fetcher protocol that a Loader uses, and `Changes`, which tracks what a user changes during a run."""
 
 from __future__ import annotations
 
@@ -25,7 +25,7 @@ __all__ = ["Changes", "Fetcher", "as_the_state_knows", "close_backend", "fingerp
 
 
 def close_backend(backend: Any) -> None:
-    """End what a backend keeps open between epochs."""
+    """Close anything that a backend keeps open between epochs."""
     if offers(backend, SupportsClose):
         backend.close()
 
@@ -35,7 +35,7 @@ class Fetcher(Protocol):
 
     @property
     def unit(self) -> str:
-        """What a position counts: "sample" or "element"."""
+        """The unit of positions: "sample" or "element"."""
         ...
 
     @property
@@ -50,7 +50,7 @@ class Fetcher(Protocol):
 
     @property
     def inside(self) -> Inside:
-        """What is seen of the backend from outside of the stream."""
+        """Attributes of the backend that are visible from outside the stream."""
         ...
 
     @property
@@ -64,7 +64,7 @@ class Fetcher(Protocol):
 
     @property
     def remembers(self) -> bool:
-        """Whether a mark is more than a cursor: it has a state of the source, or a canary."""
+        """Whether a mark is more than a cursor: it includes a state of the source, or a canary."""
         ...
 
     def fingerprint(self) -> dict[str, Any]:
@@ -72,35 +72,35 @@ class Fetcher(Protocol):
         ...
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
-        """Return the fingerprint to compare with a state's, which may be of an earlier version with other defaults."""
+        """Return the fingerprint to compare with a state's. The state may come from a version with other defaults."""
         ...
 
     def check(self, state: State, plan: Plan | None) -> None:
-        """Refuse a state whose place or snapshot this source cannot have.
+        """Reject a state with a position or snapshot that this source cannot have.
 
         Raises:
-            StateError: it is one.
+            StateError: the state has one.
         """
         ...
 
     def adopt(self, state: State, global_batch: int) -> Mark:
-        """Take over what of a state is not its place, and return its place in this run."""
+        """Apply the parts of a state that are not its position, and return its position in this run."""
         ...
 
     def plan(self, global_batch: int) -> Plan | None:
-        """Return how the epochs are cut into batches, or None where the length of an epoch is unknown."""
+        """Return how the epochs are divided into batches, or None if the length of an epoch is unknown."""
         ...
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
-        """Return whether no batch of the cursor's epoch is left; False where only trying shows it."""
+        """Return whether no batch of the cursor's epoch is left; False if only reading can tell."""
         ...
 
     def following(self, cursor: Cursor, global_batch: int) -> Cursor:
-        """Return where the epoch after the cursor's begins."""
+        """Return where the epoch after the cursor's starts."""
         ...
 
     def leave(self, mark: Mark, global_batch: int) -> SourceState | None:
-        """Return the source's state at the beginning of the next epoch, as the loop leaves this one at a mark."""
+        """Return the source's state at the start of the next epoch, if the loop leaves this one at a mark."""
         ...
 
     def world(self) -> World:
@@ -112,32 +112,32 @@ class Fetcher(Protocol):
         ...
 
     def source_now(self, source: SourceState | None) -> SourceState | None:
-        """Return the source state of a mark again, where a user may have changed it while the source stood there."""
+        """Return the source state of a mark again. A user may have changed it while the source was there."""
         ...
 
     def begins_with(self, source: SourceState | None) -> SourceState | None:
-        """Return what of a source state each pass of an evaluation begins with."""
+        """Return the part of a source state that each pass of an evaluation starts with."""
         ...
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:
-        """Return the source's own state after the batch that was yielded last, where it has one.
+        """Return the source's own state after the last yielded batch, if it has one.
 
         Args:
-            asked: it becomes part of a state; otherwise it is only kept for the case that it will.
+            asked: it becomes part of a state now. Otherwise it is kept in case it is needed later.
         """
         ...
 
     def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
-        """Return the source's own state before the batch that was yielded last, and its canary, without asking it."""
+        """Return the source's own state before the last yielded batch, and its canary, without asking the source."""
         ...
 
     def canary(self) -> Canary | None:
-        """Return what tells the element at the place for which `source_state` was just asked, where it is compared."""
+        """Return the canary for the element at the position that `source_state` just returned, if it is compared."""
         ...
 
 
 class Changes:
-    """Knows what was changed, for the journal of a state.
+    """Tracks changes for the journal of a state.
 
     Args:
         backend: may have settings.
@@ -148,15 +148,15 @@ class Changes:
         self._resizes: tuple[Resize, ...] = ()
 
     def first_global_batch(self, now: int) -> int:
-        """Return the samples per step with which the run began."""
+        """Return the samples per step with which the run started."""
         return self._resizes[0].was if self._resizes else now
 
     def settings(self) -> Mapping[str, Any] | None:
-        """Return the settings that are set now, for the next epoch that begins."""
+        """Return the current settings, which the next epoch uses."""
         return None if self._settings is None else self._settings.settings()
 
     def in_force(self, mark: Mark) -> Mapping[str, Any] | None:
-        """Return the settings with which a mark's epoch began, or begins now."""
+        """Return the settings that a mark's epoch started with, or starts with now."""
         return self.settings() if mark.in_force is None else mark.in_force
 
     def journal(self, mark: Mark) -> Journal:
@@ -164,7 +164,7 @@ class Changes:
         return Journal(self._resizes, mark.in_force, self.settings())
 
     def load(self, state: State, global_batch: int) -> None:
-        """Take over the changes of a state, and another global batch from its place on."""
+        """Take over the changes of a state, and a different global batch from its position on."""
         self._resizes, cursor = state.journal.resizes, state.mark.cursor
         if global_batch != state.global_batch:
             self._resizes += (Resize(cursor.epoch, cursor.position, state.global_batch, global_batch),)
@@ -184,7 +184,7 @@ def fingerprint_of(
         sampler: its spec.
         tail: tail policy.
     """
-    length = getattr(backend, "length", None) if hasattr(backend, "read") else None  # isinstance takes 20 microseconds
+    length = getattr(backend, "length", None) if hasattr(backend, "read") else None  # isinstance takes 20 µs
     return {
         "backend.kind": backend.kind,
         **{f"backend.{name}": value for name, value in backend.identity.items()},
@@ -198,11 +198,11 @@ def fingerprint_of(
 
 
 def as_the_state_knows(own: Mapping[str, Any], also: Mapping[str, Any] | None, state: State) -> dict[str, Any]:
-    """Return a fingerprint under the identity by which a state knows the stream, if that is the other one.
+    """Return a fingerprint under the stream's second identity, if a state has that one.
 
     Args:
         own: the fingerprint.
-        also: the other identity.
+        also: the second identity.
         state: of the same stream or not.
     """
     other = {f"backend.{name}": value for name, value in (also or {}).items()}

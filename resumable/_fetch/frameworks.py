@@ -1,6 +1,7 @@
-"""What a backend of this package may offer beyond `resumable.protocols`, because one framework needs it.
+"""Optional methods that backends of this package may have beyond `resumable.protocols`, for one framework each.
 
-Authors of other backends need none of it. Each protocol says whose it is; a fetcher looks for it once, when it is made.
+Authors of other backends do not need them. Each protocol says which framework uses it. A fetcher checks for it once,
+when it is created.
 """
 
 from __future__ import annotations
@@ -30,12 +31,12 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Inside:
-    """What is seen of a backend from outside of the stream, which it states by an attribute `inside`.
+    """Attributes of a backend that are visible from outside the stream. The backend has them as `inside`.
 
     Args:
         shows: attributes of the source that the Loader shows under the same names: "dataset" (only if samples have an
             index), "batch_size", "num_workers", "collate_fn".
-        restarts_workers: it starts worker processes that died again, if `wrap(..., on_worker_death="restart")` says so.
+        restarts_workers: it restarts dead worker processes with `wrap(..., on_worker_death="restart")`.
         meter: what its worker processes measure.
     """
 
@@ -45,7 +46,7 @@ class Inside:
 
 
 def inside_of(backend: Any) -> Inside:
-    """Return what a backend states of its inside."""
+    """Return the `inside` of a backend."""
     found: Inside = getattr(backend, "inside", None) or Inside()
     return found
 
@@ -56,22 +57,22 @@ class HasTorchOrder(Protocol):
 
     @property
     def older_tail(self) -> Tail | None:
-        """The tail that earlier versions made of the same source; a state that has it continues with it."""
+        """The tail that earlier versions chose for the same source; a state that has it continues with it."""
         ...
 
     @property
     def interleaved(self) -> bool:
-        """Whether the ranks take the samples of a global batch in turn, as torch's `DistributedSampler` does it."""
+        """Whether the samples of a global batch go to the ranks round-robin, as in PyTorch's `DistributedSampler`."""
         ...
 
 
 @runtime_checkable
 class HasReplayWitness(Protocol):
-    """`DataLoader`s with a sampler of the user's own: a replay draws its indices, and reads no element."""
+    """`DataLoader`s with a user's sampler: a replay iterates over its indices, and reads no element."""
 
     @property
     def replay_witness(self) -> Callable[[int], Any] | None:
-        """Returns the indices of the batch before a step, or None if they are not known any more.
+        """Returns the indices of the batch before a step, or None if they are no longer known.
 
         They are compared instead of the batch. The property itself is None if nothing is replayed.
         """
@@ -83,11 +84,11 @@ class HasWorkerStates(Protocol):
     """`DataLoader`s over iterable-style datasets, whose snapshots have a state of each worker."""
 
     def lenient(self, snapshot: Any) -> Any:
-        """Return a snapshot by which `restore` only warns of what the workers compare (`strict=False`)."""
+        """Return a snapshot with which `restore` only warns about differences in the workers (`strict=False`)."""
         ...
 
     def replayed(self, snapshot: Any) -> int:
-        """Return how many elements a `restore` of a snapshot reads again, for the log."""
+        """Return how many elements restoring a snapshot reads again, for the log."""
         ...
 
 
@@ -97,20 +98,20 @@ class LogicalStreams(Protocol):
 
     @property
     def dealt_round_robin(self) -> bool:
-        """Whether the streams are dealt to the ranks in turn, and each rank reads its own only.
+        """Whether the streams are assigned to the ranks round-robin, and each rank reads only its own.
 
-        The iterator yields `resumable.protocols.ELSEWHERE` for the elements of others, one of each rank in every step.
+        The iterator yields `resumable.protocols.ELSEWHERE` for elements of other ranks, one per rank and step.
         """
         ...
 
     @property
     def resets_each_epoch(self) -> bool:
-        """Whether each epoch starts in the same way, whatever was read before: then nothing is kept between them."""
+        """Whether each epoch starts in the same way, so nothing is kept between epochs."""
         ...
 
     @property
     def alternate_identity(self) -> Mapping[str, Any] | None:
-        """Another identity by which states of the same streams may know them."""
+        """A second identity that states of the same streams may have."""
         ...
 
 
@@ -119,13 +120,13 @@ class RestoresOtherwise(Protocol):
     """Iterables: some need their state before they are iterated, some after."""
 
     def restore_otherwise(self, epoch: int, snapshot: Any) -> Iterator[Any]:
-        """Do what `restore` does, in the other order."""
+        """Do the same as `restore`, in the opposite order."""
         ...
 
 
 @runtime_checkable
 class Reopens(Protocol):
-    """Iterable objects, whose `restore` between two epochs would stay at the end of the earlier one."""
+    """Iterable objects. Their `restore` between two epochs would stay at the end of the earlier one."""
 
     def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Bring the source back to the position between two epochs, and start the later one."""
@@ -144,12 +145,12 @@ class HasOtherKinds(Protocol):
 
 @runtime_checkable
 class HasSettings(Protocol):
-    """FFCV: users change the loader between epochs. `read` takes what is set when it is called."""
+    """FFCV: users change the loader between epochs. `read` uses the settings at the time of the call."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what a user has changed since the backend was made, in plain values under their names."""
+        """Return what a user has changed since the backend was created, as plain values by name."""
         ...
 
     def set_settings(self, settings: Mapping[str, Any]) -> None:
-        """Set what `settings` returned, and everything else as it was at first."""
+        """Apply the result of `settings`, and reset everything else to its initial value."""
         ...

@@ -1,8 +1,8 @@
-"""What datasets of Hugging Face's library are known to do: divide themselves between the ranks, and draw nothing.
+"""Known behaviour of Hugging Face datasets: they divide themselves among the ranks, and use no random numbers.
 
-`IterableDataset.shuffle` fills a buffer, and its state says how far the stream was read, but not which elements the
-buffer had. So the stream is replayed. The state does not show it: the stream itself is searched, also inside of a
-user's dataset.
+`IterableDataset.shuffle` fills a buffer. Its state records how far the stream was read, but not which elements the
+buffer held, so the stream is replayed. The state does not show the buffer. So the stream itself is searched, also
+inside a user's dataset.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ def divided(source: Any, options: Options) -> Options:
     """Return the options with `shard=False` for a stream that `split_dataset_by_node` has divided.
 
     Raises:
-        ConfigurationError: it would be divided again, and most of it would be read by no rank.
+        ConfigurationError: `shard=True` would divide it again, so no rank would read most of it.
     """
     if not module_of(type(source)).startswith("datasets."):
         return options
@@ -34,42 +34,42 @@ def divided(source: Any, options: Options) -> Options:
         return options
     if options.shard:
         raise ConfigurationError(
-            f"with shard=True, the {ranks} parts that split_dataset_by_node made of the stream would be divided "
-            "between the ranks once more.\nMost samples would be read by no rank. Leave shard out, or wrap the stream "
-            "without split_dataset_by_node."
+            f"shard=True would divide the stream among the ranks again: split_dataset_by_node has already made {ranks} "
+            "parts of it.\nNo rank would read most of the samples. Remove shard=True, or wrap the stream without "
+            "split_dataset_by_node."
         )
     return replace(options, shard=False)
 
 
 def draws_nothing(dataset: Any) -> bool:
-    """Return whether reading a dataset's samples draws no random numbers, so that it may read them all at once."""
+    """Return whether reading samples uses no random numbers, so several can be read in one call."""
     kind = module_of(type(dataset)), qualname_of(type(dataset))
     if kind == ("torch.utils.data.dataset", "Subset"):
         return draws_nothing(dataset.dataset)
     if kind != ("datasets.arrow_dataset", "Dataset"):
         return False
-    return bool(ask(dataset, "_format_type", "custom") != "custom")  # which is a function of the user's
+    return bool(ask(dataset, "_format_type", "custom") != "custom")  # "custom" is a user's function
 
 
 _LOSING = {("datasets.iterable_dataset", "BufferShuffledExamplesIterable")}
-_MOST = 1000  # objects to look at
+_MOST = 1000  # objects to inspect
 
 
 def replayed(source: Any, name: str, options: Options) -> Options:
-    """Return the options with `resume="replay"`, and say so, where the source's state would lose a buffer.
+    """Return the options with `resume="replay"`, with a warning, if the source's state would lose a buffer.
 
     Args:
         source: has a state.
         name: of the source, for the message.
-        options: as they were given; if they say `resume`, that holds.
+        options: as passed. If `resume` is set, it stays.
     """
     _say_without_seed(source, name)
     if options.resume is not None or not loses_buffer(source):
         return options
     warnings.warn(
-        f"{name} shuffles in a buffer that is not in its state, so it is replayed: a resumed run goes on with exactly "
-        "the same elements, but reads the epoch again up to its place.\n"
-        'Give wrap(..., resume="replay") to accept it. To resume faster, shuffle the shards only: buffer_size=1.',
+        f"{name} shuffles in a buffer that is not in its state, so it is replayed: a resumed run continues with "
+        "exactly the same elements, but reads the epoch again up to its position.\n"
+        'Pass wrap(..., resume="replay") to accept this. To resume faster, shuffle only the shards: buffer_size=1.',
         PromiseWarning,
         stacklevel=5,
     )
@@ -79,15 +79,15 @@ def replayed(source: Any, name: str, options: Options) -> Options:
 def _say_without_seed(source: Any, name: str) -> None:
     if without_seed(source):
         warnings.warn(
-            f"{name} is shuffled without a seed, so every start of the program gives another order. A state of this "
-            "run will be refused by the next one.\nGive shuffle(seed=...) any number.",
+            f"{name} is shuffled without a seed, so every run has a different order, and the next run will reject a "
+            "state of this one.\nPass any seed: shuffle(seed=...).",
             PromiseWarning,
             stacklevel=6,
         )
 
 
 def loses_buffer(source: Any) -> bool:
-    """Return whether a source, or one inside of it, has a buffer that its state leaves out."""
+    """Return whether a source, or one inside it, has a buffer that its state does not include."""
     seen: set[int] = set()
     waiting = [source]
     while waiting and len(seen) < _MOST:
@@ -103,7 +103,7 @@ def loses_buffer(source: Any) -> bool:
 
 def _loses(thing: Any) -> bool:
     known = any((module_of(base), qualname_of(base)) in _LOSING for base in mro_of(type(thing)))
-    return known and bool(ask(thing, "buffer_size") != 1)  # from a buffer of 1, each element is given at once
+    return known and bool(ask(thing, "buffer_size") != 1)  # a buffer of 1 yields each element immediately
 
 
 def _inside(thing: Any) -> list[Any]:

@@ -1,4 +1,4 @@
-"""The fetcher of indexed backends: our plan and sampler say what to read."""
+"""The fetcher of indexed backends: the package's plan and sampler decide what to read."""
 
 from __future__ import annotations
 
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
     from resumable.samplers import Sampler
 
     class Saved(Protocol):
-        """A state, by what has to be the same in both runs."""
+        """A state, reduced to what must be the same in both runs."""
 
         @property
         def fingerprint(self) -> Mapping[str, Any]:
@@ -78,20 +78,20 @@ class IndexedFetcher:
 
     @property
     def remembers(self) -> bool:
-        """Whether the source has a state of its own."""
+        """Whether the source has its own state."""
         return self._own is not None
 
     def fingerprint(self) -> dict[str, Any]:
-        """Return kind, identity, length, randomness, sampler and tail; and the rank, where each remembers its own."""
+        """Return kind, identity, length, randomness, sampler and tail, and the rank if each rank has its own state."""
         sampler = self.sampler
         if self._facts is None or self._facts[0] is not sampler:
             self._facts = sampler, self._facts_of(sampler)
         return {**self._facts[1], **self._whose()}
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
-        """Return the fingerprint with the tail that an earlier version gave this very source, if that is the state's.
+        """Return the fingerprint, with the tail that an earlier version chose for the same source if the state has it.
 
-        A state that lacks what the source remembers belongs to no rank.
+        A state without the source's own state does not belong to a particular rank.
         """
         own = self._facts_of(self._binding.like(state)) | ({} if state.mark.source is None else self._whose())
         tail = state.fingerprint["tail"]
@@ -114,20 +114,20 @@ class IndexedFetcher:
         return 0
 
     def check(self, state: State, plan: Plan | None) -> None:
-        """Refuse a position that the epoch does not have, and what another source remembers.
+        """Reject a position that the epoch does not have, and a source state that does not fit.
 
         Raises:
-            StateFormatError: the epoch does not have it.
-            StateMismatchError: this source has nothing to take back what the state remembers.
+            StateFormatError: the epoch does not have the position.
+            StateMismatchError: this source has no method to restore the source state.
         """
         assert plan is not None  # an indexed source knows its length
         check_position(state, plan)
         check_remembered(state.mark.source, takes=self._own is not None)
 
     def adopt(self, state: State, global_batch: int) -> Mark:
-        """Go on with the state's sampler, the tail of an earlier version, and with what the source remembered.
+        """Continue with the state's sampler, the tail of an earlier version, and what the source remembered.
 
-        An epoch that was over stays so, also where it has more samples for this number of ranks.
+        A finished epoch stays finished, even if it has more samples with this number of ranks.
         """
         if self._own is not None:
             self._own.go_to(state.mark.source)
@@ -141,7 +141,7 @@ class IndexedFetcher:
         return state.mark
 
     def plan(self, global_batch: int) -> Plan:
-        """Return how the epochs are cut into batches."""
+        """Return how the epochs are divided into batches."""
         return self._schedule(global_batch, self.world().size)
 
     def _schedule(self, global_batch: int, ranks: int) -> Schedule:
@@ -153,26 +153,26 @@ class IndexedFetcher:
         return self.plan(global_batch).finished(cursor)
 
     def following(self, cursor: Cursor, global_batch: int) -> Cursor:
-        """Return where the epoch after the cursor's begins."""
+        """Return where the epoch after the cursor's starts."""
         return self.plan(global_batch).following(cursor)
 
     def world(self) -> World:
-        """Return the world that was given, or the one that is there now."""
+        """Return the world that was passed, or else the current one."""
         return self._options.find_world()
 
     def canary(self) -> None:
-        """Return nothing: a sample is known by its index."""
+        """Return None: a sample is identified by its index."""
         return
 
     def source_now(self, source: SourceState | None) -> SourceState | None:
-        """Return what the source remembers now, if it stands there."""
+        """Return what the source remembers now, if it is at this position."""
         return source if self._own is None else self._own.now(source)
 
     def begins_with(self, source: SourceState | None) -> None:  # the protocol has it
-        """Return None: an evaluation leaves alone what its dataset remembers, as that may be the training's, too."""
+        """Return None: an evaluation does not change what its dataset remembers, because training may share it."""
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:  # noqa: ARG002  # the protocol has it
-        """Return what the source remembers after the last batch; None where the position says it all."""
+        """Return what the source remembers after the last batch; None if the position is enough."""
         return None if self._own is None else self._own.state()
 
     def state_before(self, cursor: Cursor) -> tuple[SourceState | None, None]:  # noqa: ARG002  # the protocol has it
@@ -180,7 +180,7 @@ class IndexedFetcher:
         return None if self._own is None else self._own.before(), None
 
     def leave(self, mark: Mark, global_batch: int) -> SourceState | None:  # noqa: ARG002  # the protocol has it
-        """Return what the source remembers at a mark: the next epoch is just another number."""
+        """Return what the source remembers at a mark: the next epoch changes nothing about it."""
         return mark.source
 
     def open(self, mark: Mark, global_batch: int) -> Iterator[tuple[Any, Cursor]]:
@@ -198,7 +198,7 @@ class IndexedFetcher:
         try:
             for batch in batches:
                 if not asked:
-                    raise BackendError(f"the backend {self.backend.kind!r} yielded more batches than it was asked for.")
+                    raise BackendError(f"the backend {self.backend.kind!r} yielded more batches than were requested.")
                 yield batch, asked.popleft()
         finally:
             close = getattr(batches, "close", None)
@@ -211,7 +211,7 @@ class IndexedFetcher:
             )
 
     def _read(self, mark: Mark, requests: Iterator[Request]) -> Iterator[Any]:
-        """Read with the settings with which the mark's epoch began; those that are set are for the epochs after it."""
+        """Read with the settings that the mark's epoch started with; the current ones are for later epochs."""
         in_force = mark.in_force
         now = None if self._settings is None else self._settings.settings()
         if self._settings is None or in_force is None or now is None or now == in_force:
@@ -227,9 +227,9 @@ class IndexedFetcher:
         return self._order_of(plan, world).next_indices(cursor, world)
 
     def _order_of(self, plan: Plan, world: World) -> Order:
-        """Return the order under a plan: the one that workers know already, unless plan or sampler changed."""
+        """Return the order under a plan: the one that workers have already, unless plan or sampler changed."""
         seed, keyed = self._options.stream_seed, self._randomness == "sample"
-        if self.interleaved:  # which is made for a number of ranks, and no worker knows it
+        if self.interleaved:  # made for a fixed number of ranks, and not sent to workers
             return Interleaved(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:
             self._order = Order(self.sampler, plan, seed, keyed=keyed)
@@ -239,7 +239,7 @@ class IndexedFetcher:
 
 
 def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
-    """Refuse a last batch that would leave a rank without samples, and so the other ranks waiting for it."""
+    """Reject a last batch that would leave a rank without samples, so the other ranks would wait for it."""
     if (last := plan.smallest(cursor)) < world.size:
         raise ConfigurationError(
             f"the last global batch of the epoch has {last} samples, fewer than the {world.size} ranks.\n"
@@ -249,30 +249,30 @@ def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
 
 
 def _by_epoch(sampler: Sampler, source: Any) -> Sampler:
-    """Return the order with the epoch in its indices, where a source has other samples in each epoch."""
+    """Return the order with the epoch in its indices, if the samples of a source differ in each epoch."""
     method = ask(type(source), "resumable_epochs")
     epochs: Sampler = sampler if method is None else method(source, sampler)
     return epochs
 
 
 class SamplerResolution:
-    """Binds a sampler once: when the stream first opens, or by a loaded state. Until then, it fits the ranks of now.
+    """Binds a sampler once: when the stream first opens, or a state is loaded. Until then, it fits the current ranks.
 
     Args:
-        sampler: as it was given.
-        asked: tells the samples per step that this run would begin with.
+        sampler: as passed.
+        asked: returns the samples per step that this run would start with.
     """
 
     def __init__(self, sampler: Sampler, asked: Callable[[], int]) -> None:
         self._asked = asked
-        self._open = sampler if offers(sampler, Bindable) else None  # asked once, as that takes 20 microseconds
+        self._open = sampler if offers(sampler, Bindable) else None  # checked once, because that takes 20 µs
         self._bound = sampler if self._open is None else None
         self._for_now: tuple[int, Sampler] | None = None
         self._doubted = False
 
     @property
     def sampler(self) -> Sampler:
-        """The sampler, with nothing left open."""
+        """The sampler, completely bound."""
         if self._bound is not None:
             return self._bound
         global_batch = self._asked()
@@ -282,11 +282,11 @@ class SamplerResolution:
         return self._for_now[1]
 
     def like(self, state: Saved) -> Sampler:
-        """Return the sampler as it is in a state, if that says it; else as it is now."""
+        """Return the sampler from a state, if the state specifies it; else the current one."""
         return self._said_by(state) or self.sampler
 
     def adopt(self, state: Saved) -> None:
-        """Go on with the sampler of a state, if that says it."""
+        """Continue with the sampler from a state, if the state specifies it."""
         self._bound = self._said_by(state) or self._bound
 
     def _said_by(self, state: Saved) -> Sampler | None:
@@ -301,7 +301,7 @@ class SamplerResolution:
         """Bind the sampler to the global batch of the first opening.
 
         Warns:
-            ShuffleWarning: it mixes too little for the batch.
+            ShuffleWarning: it shuffles too little for the batch.
         """
         if self._open is None:
             return

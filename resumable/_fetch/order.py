@@ -1,4 +1,4 @@
-"""Which samples and keys are at which positions, in one small object that worker processes get a copy of."""
+"""Which samples and keys are at which positions. A small object, copied to the worker processes."""
 
 from __future__ import annotations
 
@@ -27,20 +27,20 @@ _NO_KEYS = np.empty(0, np.uint64)
 
 
 class Order:
-    """Cuts epochs into requests, and resolves these to sample indices and keys, wherever it is.
+    """Divides epochs into requests, and resolves them to sample indices and keys, in any process.
 
-    It knows nothing of the backend, so that a worker process that holds an iterator over requests does not keep the
-    whole loader alive by it. Pickled, it leaves its caches behind.
+    It has no reference to the backend, so a worker process that holds an iterator over requests does not keep the
+    whole loader alive. Pickling drops its caches.
 
     Args:
         sampler: maps positions to sample indices.
-        plan: cuts the epochs into global batches.
+        plan: divides the epochs into global batches.
         seed: of the keys.
-        keyed: give every sample a key; where they are not asked for, they are left out.
-        version: number of the plan; a request says by which one it was made.
+        keyed: whether every sample gets a key.
+        version: number of the plan; each request says which plan made it.
 
     Attributes:
-        travels: worker processes get a copy; else they get requests that list their samples.
+        travels: worker processes get a copy; otherwise they get requests that list their samples.
     """
 
     travels = True
@@ -51,29 +51,29 @@ class Order:
         self._begin_caches()
 
     def _begin_caches(self) -> None:
-        # Each is replaced at once, as other threads may look at it.
+        # One assignment, because other threads may read them.
         self._last = self._before = _EpochOrder(self.sampler, self._seed, 0, self.plan.positions(0))
 
     def changed(self, plan: Plan, sampler: Sampler | None = None, version: int | None = None) -> Order:
-        """Return the order under another plan, or of another sampler, with the next version or a given one."""
+        """Return the order with a different plan or sampler, and the next version or the one passed."""
         version = self.version + 1 if version is None else version
         return type(self)(sampler or self.sampler, plan, self._seed, keyed=self._keyed, version=version)
 
     @property
     def samples(self) -> tuple[int, int, bool]:
-        """What is the same for orders of this process that differ by nothing but their plan."""
+        """A value that is equal for orders of this process that differ only in their plan."""
         return id(self.sampler), self._seed, self._keyed
 
     def rest_of_epoch(self, cursor: Cursor, world: World, asked: deque[Cursor]) -> Iterator[Request]:
         """Yield a request for each batch that is left in the cursor's epoch.
 
         Args:
-            cursor: where to begin.
+            cursor: where to start.
             world: whose share of each global batch.
-            asked: gets the cursor after each batch that was asked for.
+            asked: gets the cursor after each requested batch.
         """
         plan, epoch, rank, version = self.plan, cursor.epoch, world.rank, self.version
-        new = tuple.__new__  # half the time of calling the class, and there is one for each batch
+        new = tuple.__new__  # takes half the time of calling the class, once per batch
         while not plan.finished(cursor):
             after = plan.advance(cursor)
             start, stop = self.share(cursor, after, world)
@@ -82,7 +82,7 @@ class Order:
             cursor = after
 
     def share(self, before: Cursor, after: Cursor, world: World) -> tuple[int, int]:
-        """Return what a request says of the share of a rank in the global batch between two cursors."""
+        """Return start and stop of a request for a rank's share of the global batch between two cursors."""
         return self.plan.share(before, after, world)
 
     def next_indices(self, cursor: Cursor, world: World) -> list[int]:
@@ -157,14 +157,14 @@ class _EpochOrder:
 class Interleaved(Order):
     """Rank `r` of `W` gets the positions `r`, `r + W`, `r + 2W`... of each global batch.
 
-    A request's `start` is the first of its positions, and `stop - start` their number. It stays in this process, as
-    its sampler may keep whole permutations: worker processes get the samples in a list.
+    A request's `start` is the first of its positions, and `stop - start` their number. It stays in this process,
+    because its sampler may keep whole permutations: worker processes get the samples in a list.
 
     Args:
         sampler: maps positions to sample indices.
-        plan: cuts the epochs into global batches.
-        seed: of the keys, which belong to the positions, whoever reads them.
-        keyed: give every sample a key.
+        plan: divides the epochs into global batches.
+        seed: of the keys, which depend on the positions, not on the rank.
+        keyed: whether every sample gets a key.
         ranks: number of ranks, `W`.
     """
 
@@ -175,7 +175,7 @@ class Interleaved(Order):
         self._ranks = ranks
 
     def share(self, before: Cursor, after: Cursor, world: World) -> tuple[int, int]:
-        """Return the first position of a rank in a global batch, and that plus their number."""
+        """Return the first position of a rank in a global batch, and the same plus the number of its positions."""
         start = before.position + world.rank
         return start, start + max(0, -(-(after.position - start) // self._ranks))
 

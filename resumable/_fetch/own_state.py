@@ -1,8 +1,8 @@
-"""What an indexed source remembers from sample to sample, as a dataset with a `state_dict` read in this process.
+"""The state of an indexed source, such as a dataset with a `state_dict` that is read in this process.
 
-The place alone does not bring that back, so it goes with the place into the state, as it is when the state is taken. It
-is given back when a state is loaded, when a batch fails, and when batches are read again; never because a stream is
-opened where the source stands by itself. So what a user changes in the source meanwhile stays.
+The position alone cannot restore it, so each state includes it, as of the time when the state is taken. It is restored
+when a state is loaded, when a batch fails, and when batches are read again. It is not restored if a stream opens where
+the source already is. So a user's changes to the source in the meantime are kept.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ _METHODS = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 def state_methods(thing: Any) -> OwnState | None:
-    """Return the methods that get and set a thing's state, or None where it has none."""
+    """Return the methods that get and set an object's state, or None if it has none."""
     for get, put in _METHODS:
         if callable(getter := ask(thing, get)) and callable(setter := ask(thing, put)):
             return getter, setter
@@ -38,15 +38,15 @@ def state_methods(thing: Any) -> OwnState | None:
 
 
 def needs_arguments(get: Callable[..., Any]) -> bool:
-    """Return whether only a loader of a source's own knows how to ask for its state."""
+    """Return whether `get` needs arguments, so only a loader made for the source can call it."""
     return takes(get) is False
 
 
 def given_back(restore: Callable[[], T], snapshot: Any) -> T:
-    """Call what gives a source its snapshot back.
+    """Call a function that restores a source's snapshot.
 
     Raises:
-        StateFormatError: it cannot be one of this source's.
+        StateFormatError: the snapshot cannot belong to this source.
     """
     try:
         return restore()
@@ -54,47 +54,47 @@ def given_back(restore: Callable[[], T], snapshot: Any) -> T:
         raise
     except (AttributeError, IndexError, KeyError, TypeError, ValueError) as error:
         raise StateFormatError(
-            f"the source could not take back the snapshot in the state: {type(error).__name__}: {error}.\n"
+            f"the source could not restore the snapshot in the state: {type(error).__name__}: {error}.\n"
             f"  in the checkpoint: {shorten(snapshot)}\n"
-            "Without it, the source would begin again. Load another checkpoint; or mend the source, if that is its "
-            "own state."
+            "Without it, the source would start over. Load a different checkpoint, or fix the source if it wrote this "
+            "state."
         ) from error
 
 
 def without_state(name: str, found: str = "a source that is replayed") -> StateMismatchError:
-    """Return what to raise for a snapshot if the source of this run has no state to put it into.
+    """Return the error for a state with a snapshot, if the source of this run has no method to restore it.
 
     Args:
         name: of the source.
         found: describes it.
     """
     return StateMismatchError(
-        f"the state has a snapshot of the source's own, and {name} has no state to put it into.\n"
+        f"the state has a snapshot of the source, but {name} has no method to restore one.\n"
         f"  in the checkpoint: a snapshot\n  in this run:       {found}\n"
-        "It would begin again. Give the source that the run was started with."
+        "It would start over. Use the source that the run started with."
     )
 
 
 def own_state(source: Any, *, unless: str | None, advice: str = "", stacklevel: int) -> OwnState | None:
-    """Return how to get and set what a source remembers, or the ones that torch's own datasets are made of.
+    """Return how to get and set what a source remembers, including datasets inside PyTorch's wrapper datasets.
 
     Args:
         source: has `source[index]`.
         unless: why it cannot be saved here, whatever it is.
-        advice: what else can be done then.
+        advice: an alternative for that case.
         stacklevel: of a warning.
 
     Warns:
-        PromiseWarning: it remembers something, and that cannot be saved.
+        PromiseWarning: it remembers something that cannot be saved.
     """
     holders = list({id(one): one for one in _holders(source)}.values())
     reasons = {id(one): unless or _cannot(one) for one in holders}
     for one in holders:
         if reasons[id(one)]:
             warnings.warn(
-                f"the dataset {qualname_of(type(one))} has a {_getter(one)}() of its own, which is not saved: "
-                f"{reasons[id(one)]}.\nAfter a resume, samples that depend on that state would be other ones. Let "
-                f"__getitem__ depend on the index alone; or save that state yourself{advice}.",
+                f"the dataset {qualname_of(type(one))} has its own {_getter(one)}(), which is not saved: "
+                f"{reasons[id(one)]}.\nAfter a resume, samples that depend on that state would differ. Make "
+                f"__getitem__ depend only on the index, or save that state yourself{advice}.",
                 PromiseWarning,
                 stacklevel=stacklevel,
             )
@@ -103,7 +103,7 @@ def own_state(source: Any, *, unless: str | None, advice: str = "", stacklevel: 
 
 
 def _holders(source: Any) -> Iterator[Any]:
-    """Yield the objects with a state that a source is made of."""
+    """Yield the objects with a state inside a source."""
     if _getter(source) is not None:
         yield source
     elif module_of(type(source)) == "torch.utils.data.dataset":  # Subset, ConcatDataset and the like
@@ -120,7 +120,7 @@ def _getter(source: Any) -> str | None:
 def _cannot(source: Any) -> str | None:
     methods = state_methods(source)
     if methods is None:
-        return f"it has no {dict(_METHODS)[_getter(source) or '']}() to give it back"
+        return f"it has no {dict(_METHODS)[_getter(source) or '']}() to restore it"
     return "it needs arguments" if needs_arguments(methods[0]) else None
 
 
@@ -134,49 +134,49 @@ def _together(pairs: list[OwnState]) -> OwnState:
 
 @dataclass(frozen=True, slots=True)
 class _Remembered(AtPlace):
-    """What a source remembers at a place; another place after each batch that is read."""
+    """The source's own state at a position; `place` is a new object after each batch that is read."""
 
     place: object = field(default=None, compare=False, repr=False)
 
 
 class Follower:
-    """Knows what a source remembers, and to which place that belongs.
+    """Tracks what a source remembers, and to which position that belongs.
 
     Args:
-        own: get and set it.
+        own: gets and sets it.
     """
 
     def __init__(self, own: OwnState) -> None:
         self._get, self._set = own
         self._place = object()
-        self._loaded: SourceState | None = None  # the state that was given back, if nothing was read since
-        self._before: AtPlace | None = None  # the batch that is being read
-        self._earlier: AtPlace | None = None  # than the batch that was read last
+        self._loaded: SourceState | None = None  # the state that was restored, if nothing was read since
+        self._before: AtPlace | None = None  # before the batch that is being read
+        self._earlier: AtPlace | None = None  # before the batch that was read last
 
     def state(self) -> AtPlace:
-        """Return what the source remembers now; while a batch is read, what it did before."""
+        """Return what the source remembers now; while a batch is read, what it remembered before."""
         return self._before or _Remembered(copy.deepcopy(self._get()), place=self._place)
 
     def before(self) -> AtPlace | None:
-        """Return what the source remembered before the batch that was read last."""
+        """Return what the source remembered before the last batch."""
         return self._earlier
 
     def now(self, source: SourceState | None) -> SourceState | None:
-        """Return a state again, if the source stands there: its user may have changed what it remembers."""
+        """Return a state again. If the source is there, the user may have changed what it remembers."""
         return self.state() if self._stands_at(source) else source
 
     def go_to(self, source: SourceState | None) -> None:
-        """Make the source remember what a state says, unless it stands there.
+        """Make the source remember what a state says, unless it is there already.
 
         Raises:
-            StateFormatError: it cannot take that back.
+            StateFormatError: it cannot restore that.
         """
         if isinstance(source, AtPlace) and not self._stands_at(source):
             self._give_back(source)
             self._loaded, self._place = source, object()
 
     def follow(self, batches: Iterator[Any]) -> Generator[Any]:
-        """Yield the batches; where one fails, the source remembers what it did before."""
+        """Yield the batches. If one fails, the source remembers what it did before."""
         try:
             while True:
                 self._earlier = self._before = self.state()
@@ -203,5 +203,5 @@ class Follower:
         try:
             given_back(lambda: self._set(snapshot), source.snapshot)
         except Exception:
-            self._set(before)  # what was half taken is undone
+            self._set(before)  # undoes a partial restore
             raise

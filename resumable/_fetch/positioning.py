@@ -1,13 +1,13 @@
-"""Brings a source to a position, and compares what it gives there with what the run that saved the state saw.
+"""Brings a source to a position, and compares its element there with the one that the saving run saw.
 
-    restore    by the source's own state, given back before it is iterated, or after, whichever leads there
-    replay     from the beginning of the epoch on, by the source's `skip`, or by reading
+    restore    with the source's own state, restored before or after it is iterated, whichever works
+    replay     from the start of the epoch, with the source's `skip` or by reading
 
-Both end with the canary of the state: of the element that comes next after a restore, of the last one that was passed
-after a replay (see `resumable._content`). The training process and the workers of a `DataLoader` do it alike.
+Both finish by comparing the canary of the state: with the next element after a restore, or with the last skipped one
+after a replay (see `resumable._content`). The training process and the workers of a `DataLoader` do it the same way.
 
-An iterable's `skip(n)` that returns another iterable, as Hugging Face's `IterableDataset` has it, works from the
-beginning on. It was not made for a resume, so it counts only if a canary shows that it leads where reading leads.
+An iterable's `skip(n)` that returns a new iterable, like the one of Hugging Face's `IterableDataset`, works only from
+the start. It was not made for resuming, so it is used only if a canary shows that it leads to the right element.
 """
 
 from __future__ import annotations
@@ -35,21 +35,21 @@ class Positioner:
 
     Args:
         reader: reads the elements of the epoch.
-        name: returns that of the source, for messages.
-        report: called with a message about a difference; it raises, or returns if the run shall continue.
+        name: returns the name of the source, for messages.
+        report: called with a message about a difference; it raises, or returns if the run should continue.
     """
 
     def __init__(self, reader: SeededReader, name: Callable[[], str], report: Callable[[str], None]) -> None:
         self._reader, self._name, self._report = reader, name, report
 
     def restore(self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None) -> None:
-        """Bring the source back by its own state.
+        """Restore the source with its own state.
 
         Args:
-            ways: each of them does it, in another order of giving the state back and iterating. Which order a source
-                needs cannot be seen: `__iter__` may reset it, or the state may be read by `__iter__` only.
-            position: where that leads.
-            canary: of the next element; None if nothing is compared: then the first way is taken.
+            ways: functions that do it. They differ in the order of restoring the state and iterating. The required
+                order is unknown: `__iter__` may reset the source, or only `__iter__` may read the state.
+            position: the position of the state.
+            canary: of the next element. None if nothing is compared: then the first way is used.
         """
         found = None
         for way in ways:
@@ -61,9 +61,9 @@ class Positioner:
         assert canary is not None
         self._report(_gone_elsewhere(self._name(), found, canary, position, tried=len(ways) > 1))
         if len(ways) > 1:
-            ways[0]()  # the run continues as it would without a comparison
+            ways[0]()  # the run continues like one without a comparison
 
-    def replay(  # noqa: PLR0913  # what is compared, and how, is more than where
+    def replay(  # noqa: PLR0913  # includes what is compared, and how
         self,
         opener: Callable[[], Iterator[Any]],
         position: int,
@@ -73,23 +73,23 @@ class Positioner:
         announced: bool = False,
         witness: Callable[[int], Any] | None = None,
     ) -> int:
-        """Read an epoch from its beginning, and return how many elements there were before the position.
+        """Read an epoch from its start, and return how many elements there were before the position.
 
         Args:
             opener: opens the source.
             position: where to go.
             canary: of the element before the position; None if nothing is compared.
             again: opens the source once more; None if it cannot be opened twice.
-            announced: the canary is that of the element *after* the position, as the state has a snapshot of the
+            announced: the canary belongs to the element *after* the position, because the state has a snapshot of the
                 source, which is not used.
-            witness: returns what the element before a position was made of, such as indices. The canary is of that, so
-                that no element is read for it.
+            witness: returns what the element before a position was made from, such as indices. The canary belongs to
+                it, so no element needs to be read.
         """
         before = None if announced else canary
         self._reader.begin(opener)
         found, other = self._pass(position, before, witness)
-        # An element that differs may be the fault of the source's skip() alone, so it is read once more without it.
-        # A witness is no element: if that differs, the order itself is another one, and reading does not mend it.
+        # If an element differs, the source's skip() may be wrong, so it is read again without it. If a witness differs,
+        # the order itself has changed, and reading again does not help.
         if self._reader.skipped and witness is None and again is not None and (other is not None or found < position):
             borrowed = self._reader.borrows
             self._reader.begin(again)
@@ -105,7 +105,7 @@ class Positioner:
         return found
 
     def _report_skip(self, message: str, *, borrowed: bool) -> None:
-        """Report a wrong `skip`; only log it if that was not made for this, and was tried without being asked for."""
+        """Report a wrong `skip`. Only log it if it was not made for resuming, and was used without being asked for."""
         if borrowed:
             logging.getLogger("resumable").warning("%s\nThe elements were read instead.", message)
         else:
@@ -114,7 +114,7 @@ class Positioner:
     def _pass(
         self, count: int, canary: Canary | None, witness: Callable[[int], Any] | None, *, read: bool = False
     ) -> tuple[int, str | None]:
-        """Pass `count` elements; return how many there were, and the last one in words if it is not the canary's."""
+        """Skip `count` elements; return how many there were, and describe the last if it does not fit the canary."""
         reader = self._reader
         if canary is None or not count:
             return reader.skip(0, count, read=read or reader.borrows), None
@@ -122,7 +122,7 @@ class Positioner:
             found = reader.skip(0, count, read=read)
             before = witness(count) if found == count else None
             return found, None if before is None or canary.fits(before) else _in_words(before, "a batch of indices")
-        # A skip() that was not made for this counts only if the canary can tell that it is wrong.
+        # A skip() that was not made for resuming is used only if the canary can show that it is wrong.
         found = reader.skip(0, count - 1, read=read or (reader.borrows and canary.digest is None))
         if found < count - 1:
             return found, None
@@ -130,11 +130,11 @@ class Positioner:
         return found + len(last), None if not last or canary.fits(last[0]) else _in_words(last[0])
 
     def _other_ahead(self, position: int, canary: Canary) -> str | None:
-        """Return in words what comes next, if that is not the element that the state announced; else None."""
+        """Describe the next element if it is not the one that the state announced; else return None."""
         reader = self._reader
         if not reader.has(position):
             return "the end of the epoch"
-        if not reader.ahead:  # drawing it failed, which the next draw raises
+        if not reader.ahead:  # reading it failed, and the next read raises the error
             return None
         return None if canary.fits(reader.ahead[0]) else _in_words(reader.ahead[0])
 
@@ -142,18 +142,18 @@ class Positioner:
 def orders_of(source: Any, state: Any, iterator_state: Any) -> list[tuple[bool, bool]]:
     """Return the orders in which a source may need its state: whether before it is iterated, and whether after.
 
-    The likelier one comes first.
+    The more likely one comes first.
     """
-    if iterator_state is not None and state is None:  # only its iterator has one
+    if iterator_state is not None and state is None:  # only its iterator has a state
         return [(False, False)]
-    if iterator_state is not None:  # the object's state again after `__iter__`, which may count its passes
+    if iterator_state is not None:  # restore the object again after `__iter__`, which may count its passes
         return [(True, True), (True, False)]
-    if has(source, "__next__"):  # its own iterator, which `__iter__` may set back
+    if has(source, "__next__"):  # it is its own iterator, and `__iter__` may reset it
         return [(False, True), (True, False)]
     return [(True, False), (False, True)]
 
 
-def iterate_at(  # noqa: PLR0913  # two states, their order, and whose they are
+def iterate_at(  # noqa: PLR0913  # two states, their order, and their owners
     source: Any,
     begin: Callable[[], Iterator[Any]],
     state: Any,
@@ -162,13 +162,13 @@ def iterate_at(  # noqa: PLR0913  # two states, their order, and whose they are
     order: tuple[bool, bool],
     name: str,
 ) -> Iterator[Any]:
-    """Return an iterator over a source, with its own state and that of its iterator given back.
+    """Return an iterator over a source, after restoring its state and its iterator's state.
 
     Args:
         source: has the state.
         begin: calls `iter`.
         state: of the source; None if it has none.
-        iterator_state: of its iterator; None if that has none.
+        iterator_state: of its iterator; None if it has none.
         order: one of `orders_of`.
         name: of the source, for messages.
     """
@@ -185,17 +185,17 @@ def iterate_at(  # noqa: PLR0913  # two states, their order, and whose they are
 
 
 def give_back(thing: Any, state: Any, name: str, found: str = "a source that is replayed") -> None:
-    """Give a user's object a copy of its own state back.
+    """Restore a user's object from a copy of its own state.
 
     Args:
         thing: the object.
-        state: as it was saved.
+        state: the saved state.
         name: of the object, for messages.
         found: describes it, for messages.
 
     Raises:
-        StateMismatchError: the object takes no state.
-        StateFormatError: it cannot take this one.
+        StateMismatchError: the object has no method to restore a state.
+        StateFormatError: it cannot restore this state.
     """
     methods = state_methods(thing)
     if methods is None:
@@ -204,11 +204,11 @@ def give_back(thing: Any, state: Any, name: str, found: str = "a source that is 
 
 
 class Borrowed:
-    """An iterator over an iterable, which can begin after some elements instead of at the first one.
+    """An iterator over an iterable that can start after some elements instead of at the first one.
 
     Args:
         iterator: of the iterable.
-        skipped: returns the iterator that begins after `n` elements; None where there is none.
+        skipped: returns an iterator that starts after `n` elements; None if there is none.
     """
 
     borrowed = True
@@ -226,7 +226,7 @@ class Borrowed:
         return next(self.inner)
 
     def skip(self, count: int) -> bool:
-        """Go past elements, and return whether that was possible."""
+        """Skip elements, and return whether that was possible."""
         found = None if self._skipped is None else self._skipped(count)
         self._skipped = None
         if found is None:
@@ -235,13 +235,13 @@ class Borrowed:
         return True
 
     def close(self) -> None:
-        """Close a generator; an object of the user's may be iterated again."""
+        """Close a generator; a user's own object may be iterated again."""
         if isinstance(self.inner, GeneratorType):
             self.inner.close()
 
 
 def iterate(iterable: Any) -> Iterator[Any]:
-    """Return an iterator, which skips where the iterable can."""
+    """Return an iterator, which can skip if the iterable can."""
     iterator: Iterator[Any] = iter(iterable)
     own = iterator is iterable or callable(ask(iterator, "skip")) or state_methods(iterator) is not None
     if own or not _may_skip(iterable):
@@ -250,13 +250,13 @@ def iterate(iterable: Any) -> Iterator[Any]:
 
 
 def _may_skip(iterable: Any) -> bool:
-    """Return whether there is a method `skip` that takes a number alone."""
+    """Return whether there is a method `skip` that takes only a number."""
     skip = ask(iterable, "skip")
     return callable(skip) and not issubclass(type(iterable), type) and takes(skip, 1) is True
 
 
 def _skipped(iterable: Any, count: int) -> Iterator[Any] | None:
-    """Return an iterator over what is left after `count` elements; None where `skip` gives no other iterable."""
+    """Return an iterator over the elements after the first `count`; None if `skip` does not return a new iterable."""
     if _streams(iterable) and iterable.epoch:  # its skip() keeps the shards in the order of the first epoch
         return None
     found = iterable.skip(count * _shares(iterable))
@@ -267,7 +267,7 @@ def _skipped(iterable: Any, count: int) -> Iterator[Any] | None:
 
 
 def _shares(iterable: Any) -> int:
-    """Return over how many workers a Hugging Face stream divides what it is to skip, if it is read in one of them."""
+    """Return how many workers divide a Hugging Face stream, and thus its skips, if it is read in one of them."""
     data = sys.modules.get("torch.utils.data")
     info = data.get_worker_info() if data is not None else None
     if info is None or not _streams(iterable):
@@ -276,66 +276,67 @@ def _shares(iterable: Any) -> int:
 
 
 def _streams(iterable: Any) -> bool:
-    """Return whether an iterable is a stream of Hugging Face's library."""
+    """Return whether an iterable is a Hugging Face stream."""
     known = getattr(sys.modules.get("datasets"), "IterableDataset", None)
     return known is not None and is_a(iterable, known)
 
 
 def _gone_elsewhere(what: str, found: str, canary: Canary, position: int, *, tried: bool) -> str:
-    """Say that a source, brought back by its own state, goes on with another element.
+    """Describe a source that continues with the wrong element after its own state was restored.
 
     Args:
         what: the source, for the message.
-        found: digest of what it gave, or words.
-        canary: of what the state announced.
+        found: describes the element that it yielded.
+        canary: of the element that the state announced.
         position: of the element in the epoch.
-        tried: the state was given back in both orders, before iterating and after.
+        tried: the state was restored in both orders, before iterating and after.
     """
-    orders = " It was given back before iterating, and after." if tried else ""
+    orders = " Restoring it before and after iterating was tried." if tried else ""
     return (
-        f"{what} was brought back by its own state, and goes on with another element than the run that saved it.\n"
+        f"{what} was restored from its own state, but continues with a different element than in the saved run.\n"
         f"  in the checkpoint: element {position} with the digest {canary.digest}\n"
         f"  in this run:       {found}\n"
-        f"Elements would be lost or repeated.{orders} Let the state say all that the next element depends on, or give "
-        'wrap(..., resume="replay") to read the epoch again up to the place instead. If the element changes from run '
-        'to run for a reason of its own, give checks="ranks".'
+        f"Elements would be lost or repeated.{orders} Include everything that the next element depends on in the "
+        'state, or pass wrap(..., resume="replay") to read the epoch again up to the saved position. If the element is '
+        'expected to change from run to run, pass checks="ranks".'
     )
 
 
 def _read_otherwise(what: str, found: str, canary: Canary, position: int, *, drawn: bool = False) -> str:
-    """Say that a source that was read again gave another element than before, or its sampler that was drawn again."""
+    """Describe a source that yielded a different element when read again, or a sampler with a different batch."""
     if drawn:
         return _drawn_otherwise(what, found, canary, position)
     return (
-        f"{what} was read again up to the place of the state, and gave another element there than in the run before.\n"
+        f"{what} was read again up to the saved position, but yielded a different element there than "
+        "in the saved run.\n"
         f"  in the checkpoint: element {position} with the digest {canary.digest}\n"
         f"  in this run:       {found}\n"
-        "It gives other elements in every run, or its data changed, so elements would be lost or repeated. Seed what "
-        "shuffles in it, as in shuffle(..., seed=0), and sort what lists files. If the elements are the same but for "
-        'something like a time stamp, give wrap(..., checks="ranks").'
+        "Its elements change from run to run, or its data have changed, so elements would be lost or repeated. Seed "
+        "its shuffling, for example shuffle(..., seed=0), and sort lists of files. If the elements differ only in "
+        'something like a time stamp, pass wrap(..., checks="ranks").'
     )
 
 
 def _drawn_otherwise(what: str, found: str, canary: Canary, position: int) -> str:
     return (
-        f"the sampler over {what} was drawn from again up to the place of the state, and gave another batch there than "
-        "in the run before.\n"
+        f"the sampler over {what} was iterated again up to the saved position, but yielded a different batch there "
+        "than in the saved run.\n"
         f"  in the checkpoint: batch {position} with the digest {canary.digest}\n"
         f"  in this run:       {found}\n"
-        "It gives another order in every run, so some samples would be read twice, and others never. Seed what "
-        "shuffles in it by the epoch, from set_epoch(epoch); let it draw from random, numpy.random or torch, which are "
-        "seeded for it; or give it state_dict and load_state_dict. If that is as it should be, give wrap(..., "
-        'checks="ranks").'
+        "Its order changes from run to run, so some samples would be read twice, and others never. Seed its shuffling "
+        "with the epoch from set_epoch(epoch), use random, numpy.random or torch, which are seeded for it, or add "
+        "state_dict and load_state_dict to it. If the change is intended, "
+        'pass wrap(..., checks="ranks").'
     )
 
 
 def skipped_elsewhere(what: str, count: int) -> str:
-    """Say that a source does not skip to the element to which reading it leads."""
+    """Describe a source whose `skip` does not lead to the same element as reading."""
     return (
-        f"the skip() of {what} does not lead to the element to which reading leads.\n"
-        f"  after skip({count}):            one element\n  after reading {count} elements: another one\n"
-        "Elements would be lost or repeated. skip(n) has to leave the iterator where n calls of next() would; mend it, "
-        "or take it away, so that the elements are read."
+        f"the skip() of {what} does not lead to the same element as reading.\n"
+        f"  after skip({count}):            one element\n  after reading {count} elements: a different one\n"
+        "Elements would be lost or repeated. skip(n) must leave the iterator where n calls of next() would. Fix it, or "
+        "remove it, and the elements are read instead."
     )
 
 

@@ -1,9 +1,9 @@
-"""What each rank reads of a global batch, and where an epoch ends on all ranks.
+"""Divides global batches among the ranks, and finds where an epoch ends on all of them.
 
-A rank reads everything, its own elements alone, or what the source deals to it. Of a source of unknown length, each
-rank reads a step ahead, and posts that its source has come to its end before it delivers the last batch. A loop with a
-collective in each step then makes sure that the others find that before they deliver another one. No rank waits for
-the post of another one, so none can hang there.
+A rank reads everything, only its own elements, or what the source assigns to it. If the length of the source is
+unknown, each rank reads one step ahead, and posts the end of its source before it delivers the last batch. In a loop
+with a collective operation in each step, the others see the post before they deliver the next batch. No rank waits for
+the post of a different one, so none can hang there.
 """
 
 from __future__ import annotations
@@ -31,13 +31,13 @@ __all__ = ["AgreedEnd", "GlobalBatch", "RankSplitter", "find_end", "left_early"]
 
 
 class GlobalBatch(NamedTuple):
-    """What was drawn of a global batch.
+    """The elements that were read of a global batch.
 
     Args:
         own: the elements of this rank.
-        start: place of the first of them in the global batch.
-        total: elements of the global batch that there were.
-        last: the last of them in a list; empty where there was none.
+        start: position of the first of them in the global batch.
+        total: how many elements the global batch has.
+        last: its last element in a list, or an empty list.
     """
 
     own: list[Any]
@@ -46,17 +46,17 @@ class GlobalBatch(NamedTuple):
     last: list[Any]
 
     def canaries(self) -> list[Canary]:
-        """Return the canaries of what was drawn."""
+        """Return the canaries of the elements that were read."""
         return [Canary(element) for element in [*self.own, *self.last]]
 
 
 class RankSplitter:
-    """Draws global batches: whole ones, or of each no more than is needed, if the source can skip what is between.
+    """Reads global batches: completely, or only the needed elements if the source can skip the others.
 
     Args:
         backend: the source.
-        dealt: it gives each rank its own elements alone.
-        tries: compare whether the source skips to the element to which reading leads.
+        dealt: it yields only a rank's own elements.
+        tries: check whether `skip` leads to the same element as reading.
     """
 
     def __init__(self, backend: ReplayBackend, *, dealt: bool, tries: bool) -> None:
@@ -64,19 +64,19 @@ class RankSplitter:
         self._ahead: tuple[SeededReader, Cursor, GlobalBatch | Exception] | None = None
 
     def look(self, reader: SeededReader, cursor: Cursor, size: int, world: World) -> int:
-        """Return how many elements the global batch after a cursor has, by drawing it ahead; if that fails, all."""
+        """Return how many elements the next global batch has, by reading it ahead; if that fails, its full size."""
         try:
             drawn: GlobalBatch | Exception = self._draw(reader, cursor, size, world)
-        except Exception as error:  # noqa: BLE001  # of whatever type, it is raised where it belongs
+        except Exception as error:  # noqa: BLE001  # of any type, raised when the batch is read
             drawn = error
         self._ahead = reader, cursor, drawn
         return size if isinstance(drawn, Exception) else drawn.total
 
     def draw(self, reader: SeededReader, cursor: Cursor, size: int, world: World) -> GlobalBatch:
-        """Draw the global batch after a cursor.
+        """Read the global batch after a cursor.
 
         Raises:
-            BackendError: the source does not skip to where reading leads.
+            BackendError: `skip` does not lead to the same element as reading.
         """
         ahead, self._ahead = self._ahead, None
         if ahead is None or ahead[0] is not reader or ahead[1] != cursor:
@@ -102,11 +102,11 @@ class RankSplitter:
 
 
 def _whole(reader: SeededReader, position: int, size: int, world: World, *, dealt: bool) -> GlobalBatch:
-    """Draw the whole global batch, and return this rank's part of it."""
+    """Read the whole global batch, and return this rank's part of it."""
     drawn = reader.take(position, size)
     if not drawn:
         return GlobalBatch([], 0, 0, [])
-    if dealt:  # one to each rank, but at the end of the epoch
+    if dealt:  # one element per rank, except at the end of the epoch
         start = next((place for place, element in enumerate(drawn) if element is not ELSEWHERE), len(drawn))
         stop = start + 1
     else:
@@ -115,9 +115,9 @@ def _whole(reader: SeededReader, position: int, size: int, world: World, *, deal
 
 
 def _own(reader: SeededReader, position: int, size: int, world: World) -> GlobalBatch:
-    """Draw this rank's part of the global batch, and its last element, which shows that there is all of it.
+    """Read this rank's part of the global batch, and its last element, which shows that the batch is complete.
 
-    That element is the one of which every rank's state has the canary.
+    Every rank's state has the canary of that last element.
     """
     start, stop = share(0, size, world)
     reader.skip(position, start)
@@ -132,24 +132,24 @@ def _own(reader: SeededReader, position: int, size: int, world: World) -> Global
 
 
 def _same(one: GlobalBatch, other: GlobalBatch) -> bool:
-    """Return whether two ways to draw a global batch gave this rank the same."""
+    """Return whether two ways to read a global batch had the same result for this rank."""
     pairs = zip(one.canaries(), other.canaries(), strict=False)
     return one[1:3] == other[1:3] and all(a.digest == b.digest for a, b in pairs)
 
 
 _log = getLogger("resumable")
-_AT_END = 2.0  # seconds in which ranks that end together come to it
-_AT_BEGIN = 5.0  # seconds in which ranks that go on in the middle of an epoch have opened their streams
+_AT_END = 2.0  # seconds that ranks may take to arrive at a common end
+_AT_BEGIN = 5.0  # seconds that ranks may take to open their streams in the middle of an epoch
 _DIFFERENT = (
-    "the ranks disagree: the stream that they divide among them ends differently.\n{}\n"
-    "Each of them reads all of it and keeps its share, so samples would be lost or doubled, and the rank that ends "
-    "earlier would leave the others waiting. Let the source give the same elements on all ranks; or, if each rank has "
-    "a stream of its own, give shard=False: then all end with the shortest one."
+    "the ranks disagree: the stream that they divide ends at different positions.\n{}\n"
+    "Each rank reads all of it and keeps its share, so samples would be lost or repeated, and the rank that ends "
+    "earlier would leave the others waiting. Make the source yield the same elements on all ranks. If each rank has a "
+    "separate stream, pass shard=False: then all end with the shortest one."
 )
 
 
 def find_end(options: Options, cursor: Cursor) -> AgreedEnd | None:
-    """Return where the epoch ends on all ranks; None where there are no others, or they are not looked at."""
+    """Return the `AgreedEnd` of the epoch; None if there are no other ranks, or they are not compared."""
     watch, ranks = options.ranks.watch, options.find_world().size
     if watch is None or not watch.is_on or ranks == 1:
         return None
@@ -157,7 +157,7 @@ def find_end(options: Options, cursor: Cursor) -> AgreedEnd | None:
 
 
 def left_early(state: SourceState | None, cursor: Cursor) -> LeftEarly | None:
-    """Return a source's state after an epoch that ends at a place since another rank has no more."""
+    """Return a source's state after an epoch that ended early because a different rank has no more elements."""
     return None if state is None or state.ended else LeftEarly(state, cursor.epoch, cursor.position)
 
 
@@ -173,24 +173,24 @@ class AgreedEnd:
 
     def __init__(self, watch: Watch, options: Options, ranks: int, cursor: Cursor) -> None:
         self._watch, self._ranks, self._state = watch, ranks, options.ranks
-        self._own = options.shard is False  # so the shortest stream says where all end
-        self._waits = not options.evaluation  # for a moment, for ranks that are at the same place
+        self._own = options.shard is False  # then all ranks end with the shortest stream
+        self._waits = not options.evaluation  # briefly, for ranks at the same position
         self._epoch = cursor.epoch
         self._steps = 0
         self._known: int | None = None  # elements of the shared stream
         middle = cursor.step > 0 or self._state.catching_up
-        self._opens = self._own and self._waits and middle  # in the run before, another rank may have ended here
+        self._opens = self._own and self._waits and middle  # a different rank may have ended here in the previous run
 
     def looked_ahead(self, cursor: Cursor, ahead: int, *, more: bool) -> None:
-        """Note what comes after a place.
+        """Note what comes after a position.
 
         Args:
-            cursor: the place, after the batch that is delivered next.
-            ahead: how many elements were drawn that are after it.
+            cursor: the position after the next batch to be delivered.
+            ahead: how many elements after it have been read.
             more: they make another batch.
 
         Raises:
-            RankMismatchError: the stream is shared, and has ended differently on another rank.
+            RankMismatchError: the stream is shared, and a different rank has reached a different end.
         """
         if not more and self._own:
             self._watch.ended(self._epoch, {"step": cursor.step})
@@ -204,10 +204,10 @@ class AgreedEnd:
             self._watch.wait_for_others(f"{self._epoch}/opened", self._ranks, _AT_BEGIN)
 
     def compare_element(self, cursor: Cursor, element: Any) -> None:
-        """Compare the last element of a step with that of the other ranks, at steps 1, 2, 4, ... of the stream.
+        """Compare the last element of a step with the other ranks, at steps 1, 2, 4, ... of the stream.
 
         Raises:
-            RankMismatchError: the stream is shared, and gives another element on another rank.
+            RankMismatchError: the stream is shared, and yields a different element on a different rank.
         """
         self._steps += 1
         if self._own or self._steps & (self._steps - 1):
@@ -218,10 +218,10 @@ class AgreedEnd:
             self._watch.compare(f"{self._epoch}/element {cursor.position}", fingerprint)
 
     def is_reached(self, cursor: Cursor, ahead: int) -> bool:
-        """Return whether another rank's own stream had no batch after this place.
+        """Return whether a different rank's own stream had no batch after this position.
 
         Raises:
-            RankMismatchError: the stream is shared, and has ended earlier on another rank.
+            RankMismatchError: the stream is shared, and has ended earlier on a different rank.
         """
         if self._state.catching_up or self._known is not None or (end := self._watch.end(self._epoch)) is None:
             return False
@@ -231,16 +231,16 @@ class AgreedEnd:
             return False
         if reached := cursor.step >= end["step"]:
             _log.info(
-                "epoch %d ends after %d steps on all ranks, as rank %d has no more batches: the rest is not read",
+                "epoch %d ends after %d steps on all ranks, because rank %d has no batches left: the rest is not read",
                 *(self._epoch, cursor.step, end["rank"]),
             )
         return bool(reached)
 
     def is_over(self) -> None:
-        """Wait a moment for the others, whose epoch ends here, too, so that they find that while the store is there.
+        """Wait briefly for the ranks whose epoch also ends here, so they can read that while the store exists.
 
         Raises:
-            RankError: one has not, or has failed.
+            RankError: a rank has not ended here, or has failed.
         """
         if self._waits and not self._state.catching_up:
             self._watch.wait_for_others(f"{self._epoch}/ended", self._ranks, _AT_END)

@@ -1,6 +1,6 @@
-"""Reads the samples of a request, each under its own randomness, and names the one that fails.
+"""Reads the samples of a request, each with its own randomness, and reports which one fails.
 
-What the source will be asked for is said in advance, so that it can read in larger pieces than samples.
+The source learns in advance which samples follow, so it can read more than one sample at a time.
 """
 
 from __future__ import annotations
@@ -31,10 +31,10 @@ __all__ = ["Reader", "indices_of", "no_end", "prefetch", "upcoming_of"]
 
 
 def no_end(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
-    """Call a user's function, whose `StopIteration` would be taken for the end of the epoch.
+    """Call a user's function, and convert `StopIteration`, which would be mistaken for the end of the epoch.
 
     Raises:
-        SampleError: it raised one; anything else comes as it is, with a note.
+        SampleError: it raised `StopIteration`; other exceptions stay the same, with a note.
     """
     try:
         return function(argument)
@@ -46,7 +46,7 @@ def no_end(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
 
 
 def indices_of(request: Request) -> list[Any]:
-    """Return the sample indices of a request; those that only fill up the batch are of the type `Padding`."""
+    """Return the sample indices of a request. Those that only fill up the batch have the type `Padding`."""
     found, padding = request.indices, request.padding
     indices: list[Any] = found if isinstance(found, list) else found.tolist()
     first = len(indices) - padding
@@ -59,12 +59,12 @@ class Reader:
 
     Args:
         source: has `source[index]`.
-        collate: makes a batch of a list of samples; None: the one sample that a request then has is the batch.
-        randomness: how often the global generators are seeded.
-        together: read all samples of a request by `source.__getitems__` instead of one by one; the generators are then
+        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch.
+        randomness: how often the global RNGs are seeded.
+        together: read all samples of a request with `source.__getitems__` instead of one by one; the RNGs are then
             seeded once per batch.
-        seeding: what is known about the generators that the source draws from.
-        recorder: notes which sample is read, if they are read one by one.
+        seeding: what is known about the RNGs that the source uses.
+        recorder: records which sample is being read, if they are read one by one.
     """
 
     source: Any
@@ -75,14 +75,14 @@ class Reader:
     recorder: Recorder | None = None
 
     def read_isolated(self, request: Request) -> Any:
-        """Read a request and give the global generators back as they were."""
+        """Read a request, and restore the global RNGs afterwards."""
         return self._read(request, isolate=True)
 
     def read(self, request: Request) -> Any:
-        """Read a request in a process whose global generators may be changed.
+        """Read a request in a process whose global RNGs may be changed.
 
         Raises:
-            SampleError: the source raised `StopIteration`; anything else comes as it is, with a note of the sample.
+            SampleError: the source raised `StopIteration`; other exceptions stay the same, with a note of the sample.
         """
         return self._read(request, isolate=False)
 
@@ -95,7 +95,7 @@ class Reader:
         return self.seeding.read(read_all, isolate=isolate, epoch=request.epoch)
 
     def _seeded(self, request: Request, batch_key: int, seed: Callable[[int], object], bits: int) -> Any:
-        """Read a request with the seeds of its samples, or with that of the batch."""
+        """Read a request with the seeds of its samples, or with the seed of the batch."""
         self._prefetch(request)
         per_sample = self.randomness == "sample"
         if not per_sample or self.together:
@@ -106,7 +106,7 @@ class Reader:
         return self._collated(samples)
 
     def _prefetch(self, request: Request) -> None:
-        """Tell the source what is to be read, before any seed is set: what it draws is not the sample's."""
+        """Tell the source what will be read, before any seed is set, so its use of RNGs does not affect samples."""
         if not self.together and ask(type(self.source), "resumable_prefetch") is not None:
             prefetch(self.source, indices_of(request), partial(upcoming_of, request))
 
@@ -114,7 +114,7 @@ class Reader:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples)
 
     def _samples(self, request: Request, seeder: tuple[Callable[[int], object], int] | None) -> Any:
-        """Read the samples, and seed before each of them where they are read one by one."""
+        """Read the samples. If they are read one by one, seed before each."""
         indices = indices_of(request)
         if self.together:
             return self._together(indices)
@@ -150,12 +150,12 @@ class Reader:
 
 
 def _name_of(index: Any) -> str:
-    """Name a sample: its index may be an object of any kind and length."""
+    """Describe a sample. Its index may be an object of any kind and length."""
     return f"sample {shorten(index, show=str)}"
 
 
 def _last_of(indices: list[Any], left: Iterator[Any]) -> Any:
-    """Return the index that an iterator over them gave last."""
+    """Return the index that an iterator over `indices` yielded last."""
     return indices[len(indices) - length_hint(left) - 1]
 
 
@@ -167,8 +167,8 @@ def prefetch(source: Any, indices: Sequence[Any], upcoming: Callable[[], Upcomin
 
     Args:
         source: of the samples.
-        indices: that it will be asked for.
-        upcoming: tells the blocks that are read soon; None where the order is not that of the source, or not in blocks.
+        indices: the samples that will be read.
+        upcoming: returns the blocks that are read soon; None if the order is not the source's, or not in blocks.
     """
     method = ask(type(source), "resumable_prefetch")
     if method is not None:
@@ -176,9 +176,9 @@ def prefetch(source: Any, indices: Sequence[Any], upcoming: Callable[[], Upcomin
 
 
 def upcoming_of(request: Request) -> Upcoming | None:
-    """Return the blocks at and after a request; None where its order is not in blocks, or not known here.
+    """Return the blocks at and after a request; None if its order is not in blocks, or not known here.
 
-    Those of a mixture are numbered as its samples are.
+    Blocks of a mixture are numbered like its samples.
     """
     order: Any = request.order
     sampler: Any = getattr(order, "sampler", None)
@@ -190,14 +190,14 @@ def upcoming_of(request: Request) -> Upcoming | None:
 
 
 def _ends(order: Order, request: Request) -> tuple[_Place, _Place]:
-    """Return the places of the first sample of a request, and after its last; others only fill up the batch."""
+    """Return the positions of a request's first sample, and after its last, without samples that fill up the batch."""
     first, *more = order.plan.segments(request.epoch, request.start, request.stop)
     last = next((one for one in reversed(more) if one.epoch > first.epoch), first)
     return (first.epoch, first.start), (last.epoch, last.stop)
 
 
 def _blocks(sampler: Any, begin: _Place, end: _Place) -> Upcoming:
-    """Return those of all windows from one place to another, and a part of the window after them."""
+    """Return the blocks of all windows between two positions, and of a part of the window after them."""
     windows = sampler.blocks_of(*begin)
     while (windows[-2].epoch, windows[-2].stop) < end:
         windows += sampler.blocks_of(windows[-1].epoch, windows[-1].start)[1:]
@@ -217,5 +217,5 @@ def _of_mixture(sampler: Any, begin: _Place, end: _Place) -> Upcoming | None:
 
 def _of_sources(sampler: Any, begin: _Place, end: _Place) -> Iterator[Upcoming]:
     for stretch in sampler.stretches(begin, end):
-        own = _blocks(stretch.order, stretch.begin, stretch.end)  # a small source may go round several times
+        own = _blocks(stretch.order, stretch.begin, stretch.end)  # a small source may repeat several times
         yield Upcoming(*(np.unique(spans, axis=0) + stretch.first for spans in own))

@@ -1,17 +1,17 @@
-"""Workers that are started again when one dies or hangs, and read again what was not delivered.
+"""Workers that are restarted if one dies or hangs. Anything that was not delivered is read again.
 
-Workers read ahead: one that dies or stops at a batch may not have sent the one before it. So after a hang, and after a
-second death before all batches are there that were asked for at the first, one batch is asked for at a time. Two deaths
-then, and none comes between them: that batch is what ends workers. Likewise two hangs without a batch between them. So
-there are at most some deaths from one batch to the next.
+Workers prefetch: a worker that dies or hangs at a batch may not have sent the batch before it. So after a hang, workers
+are asked for one batch at a time. The same happens after a second death before all batches have arrived that were owed
+at the first. If that ends in two deaths without a batch between them, the batch itself kills workers. Two hangs without
+a batch between them count the same. This limits the number of restarts between two batches.
 
-torch tells of a dead worker by the handler of a signal, which raises between any two lines of the main thread: inside
-of a sampler, which is over by that, or in the training step. So these workers are not known to the handler. Instead,
-each wait for a batch looks at the processes, too. What is left of a pool in which one died is never used again.
+PyTorch reports a dead worker with a signal handler that raises between any two lines of the main thread: inside a
+sampler, which cannot continue then, or in the training step. So these workers are not registered with the handler.
+Instead, each wait for a batch also checks the processes. A pool in which a worker died is never used again.
 
-A queue of `multiprocessing` waits for ever for the rest of a message that it has begun to read. It also does so while
-it makes a tensor of a message, for which it asks the process that sent it. torch gets out of the first by an exception
-of a signal's handler; it does not get out of the second. So the pool reads its pipe itself (`Inbox`).
+A queue of `multiprocessing` waits forever for the rest of a message that it has started to read. It also waits forever
+while it builds a tensor from a message, because it asks the sending process for it. PyTorch leaves the first wait with
+the exception of its signal handler, but cannot leave the second. So the pool reads its pipe itself (`Inbox`).
 """
 
 from __future__ import annotations
@@ -48,20 +48,20 @@ if TYPE_CHECKING:
 __all__ = ["DeadWorker", "RestartPolicy", "RestartingWorkers", "WorkersDied"]
 
 
-_DEATHS = 2  # at a batch that alone was asked for
+_DEATHS = 2  # at a batch that was requested alone
 _HANGS = 2
 _KILLS_PER_WORKER = 2
 
 
 class DeadWorker(NamedTuple):
-    """A worker that died, or gives no answer.
+    """A worker that died, or does not answer.
 
     Args:
         number: of the worker.
         pid: of its process.
-        exitcode: of its process, as `multiprocessing` has it; None where it is unknown.
-        asked: which batches it owed, counted from the one that was waited for.
-        stack: where the stack of one that hangs is to be seen.
+        exitcode: of its process, as in `multiprocessing`; None if it is unknown.
+        asked: which batches it owed, counted from the one that was awaited.
+        stack: where to find the stack of a worker that hangs.
     """
 
     number: int
@@ -72,12 +72,12 @@ class DeadWorker(NamedTuple):
 
 
 class WorkersDied(Exception):  # noqa: N818  # never seen by users, whose errors are in `resumable.errors`
-    """Workers died, or hang; all processes of their pool are ended.
+    """Workers died or hang; all processes of their pool have been ended.
 
     Args:
-        lost: which ones.
-        owed: how many batches had been asked for, of any worker.
-        hangs: they gave no answer in time, and were ended for that.
+        lost: the workers.
+        owed: how many batches had been requested, from all workers.
+        hangs: they did not answer in time, and were killed.
     """
 
     def __init__(self, lost: list[DeadWorker], owed: int, *, hangs: bool = False) -> None:
@@ -86,36 +86,36 @@ class WorkersDied(Exception):  # noqa: N818  # never seen by users, whose errors
 
 
 class RestartPolicy:
-    """Decides for one loader, over all of its epochs, whether workers are started again.
+    """Decides for one loader, over all its epochs, whether workers are restarted.
 
     Args:
         workers: how many there are.
-        fixed: their number belongs to the stream, so that none can be taken away.
+        fixed: the stream depends on their number, so it cannot be reduced.
 
     Attributes:
-        careful: ask for one batch at a time.
+        careful: request one batch at a time.
     """
 
     def __init__(self, workers: int, *, fixed: bool = False) -> None:
         self.workers, self._fixed = workers, fixed
         self.careful = False
-        self._left = 0  # batches, of those that were owed at the last death
+        self._left = 0  # batches that were owed at the last death, and have not arrived
         self._alone = self._hangs = 0  # since the last batch
         self._kills = self._restarts = 0
 
     def delivered(self) -> None:
-        """Note that a batch has come."""
+        """Note that a batch has arrived."""
         self._alone = self._hangs = 0
         if self._left:
             self._left -= 1
             self.careful = self.careful and self._left > 0
 
     def after(self, died: WorkersDied, batch_of: Callable[[DeadWorker], str]) -> None:
-        """Log a death, after which the workers are to be started again.
+        """Log a death, after which the workers are to be restarted.
 
         Args:
             died: what happened.
-            batch_of: describes the batch that a worker had to give; empty where there was none.
+            batch_of: describes the batch that a worker owed; empty if there was none.
 
         Raises:
             WorkerError: it happened too often.
@@ -131,7 +131,7 @@ class RestartPolicy:
         self._left = max(self._left, died.owed)
         self._restarts += 1
         logging.getLogger("resumable").warning(
-            "%s\nThe workers are started again%s, and read again what was not delivered: the stream stays the same "
+            "%s\nThe workers are restarted%s, and read the undelivered batches again: the stream stays the same "
             "(restart %d of this loader).",
             *("\n".join(_line(died, *pair) for pair in lost), self._take_one_away(died), self._restarts),
         )
@@ -143,54 +143,54 @@ class RestartPolicy:
         if self._fixed or self.workers == 1 or self._kills % _KILLS_PER_WORKER:
             return ""
         self.workers -= 1
-        return f", {self.workers} from now on, as memory may be short"
+        return f" ({self.workers} from now on, in case memory is short)"
 
 
 def _line(died: WorkersDied, worker: DeadWorker, batch: str) -> str:
-    asked = f"\n  it was asked for: {batch}" if batch else ""
-    stack = f"\n  its stack:        {worker.stack}" if worker.stack else ""
+    asked = f"\n  requested: {batch}" if batch else ""
+    stack = f"\n  its stack: {worker.stack}" if worker.stack else ""
     return f"worker {worker.number}, process {worker.pid}, {_how(died, worker)}{asked}{stack}"
 
 
 def _how(died: WorkersDied, worker: DeadWorker) -> str:
     if died.hangs:
-        return "gave no answer within the timeout of the DataLoader, and was killed"
+        return "did not answer within the timeout of the DataLoader, and was killed"
     code = worker.exitcode
     if code is None:
         return "died"
     if code >= 0:
-        return f"ended with the exit code {code}"
+        return f"ended with exit code {code}"
     try:
         name = signal.Signals(-code).name
     except ValueError:
         name = f"signal {-code}"
-    return f"was killed by {name}" + (", as by a system that runs out of memory" if name == "SIGKILL" else "")
+    return f"was killed by {name}" + (", which the system may send if memory runs out" if name == "SIGKILL" else "")
 
 
 def _over(died: WorkersDied, worker: DeadWorker, batch: str) -> WorkerError:
     if died.hangs:
-        what = "gave no answer, and none when they were asked again"
-        advice = "give the DataLoader a longer timeout=, or find what the dataset waits for, and go on from the state."
+        what = "did not answer, not even when the batch was requested again"
+        advice = "Set a longer timeout= in the DataLoader, or find out what the dataset waits for."
     else:
-        what = "died again and again, also when one batch was asked for at a time"
-        advice = "look for a crash in the dataset, free memory if the system killed it, and go on from the state."
+        what = "died repeatedly, even when one batch was requested at a time"
+        advice = "Check the dataset for a crash, and free memory if the system killed the worker."
     return WorkerError(
-        f"the processes that read samples {what}.\n  {_line(died, worker, batch)}\n"
-        f"The loader's state is that before this batch: {advice}"
+        f"the worker processes {what}.\n  {_line(died, worker, batch)}\n"
+        f"The loader's state does not count this batch, so you can resume from it. {advice}"
     )
 
 
 class RestartingWorkers(Workers):
-    """Workers that are started again where one dies.
+    """Workers that are restarted if one dies.
 
-    A request says which samples it is of and under which keys, so reading it again gives the same batch. Of a stream,
-    only what drives it knows how to begin again: it is told by `WorkersDied`.
+    A request lists its samples and keys, so reading it again yields the same batch. For a stream, only its driver knows
+    how to restart it, and gets `WorkersDied`.
 
     Args:
         dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
-        options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
-        policy: decides whether they are started again.
-        meter: is told what the processes measure.
+        options: returns the options for a `DataLoader` that set the number and the kind of processes.
+        policy: decides whether they are restarted.
+        meter: gets the measurements of the processes.
     """
 
     def __init__(
@@ -204,17 +204,17 @@ class RestartingWorkers(Workers):
         """Yield what the processes return, in order.
 
         Args:
-            requests: what to read, or None where the dataset is a stream.
-            seed: of the workers' own seeds; None goes on where the last run was.
+            requests: what to read, or None if the dataset is a stream.
+            seed: for the workers' own seeds; None continues after the last run.
 
         Raises:
             WorkerError: processes died too often, or could not be started.
-            WorkersDied: one died, of those that read a stream.
+            WorkersDied: a process that reads a stream died.
         """
         return self._pooled(None, seed) if requests is None else self._restarted(iter(requests), seed)
 
     def _restarted(self, source: Iterator[Request], seed: int | None) -> Generator[Any]:
-        asked: deque[Request] = deque()  # and not delivered
+        asked: deque[Request] = deque()  # not delivered yet
         while True:
             answers = self._pooled(_asking(asked, source), seed)
             try:
@@ -233,7 +233,7 @@ class RestartingWorkers(Workers):
         return _batch(asked[lost.asked[0]]) if lost.asked else ""
 
     def _pooled(self, requests: Iterator[Request] | None, seed: int | None) -> Generator[Any]:
-        """Run one pool, as carefully as has to be."""
+        """Run one pool, as carefully as needed."""
         answers = self._run(requests, seed, {**self._options(), "num_workers": self._policy.workers})
         try:
             for answer in answers:
@@ -254,7 +254,7 @@ class RestartingWorkers(Workers):
 
 
 def _asking(asked: deque[Request], source: Iterator[Request]) -> Iterator[Request]:
-    """Yield what was asked for again, and what is asked for now."""
+    """Yield the undelivered requests again, and then the new ones."""
     yield from list(asked)
     for request in source:
         asked.append(request)
@@ -268,21 +268,21 @@ def _batch(request: Request) -> str:
 
 
 _PIECE = 1 << 20
-_READ_SLICE = 0.2  # seconds after which a wait looks whether it is over
-_DYING = 1.0  # seconds from the end of a process's connections to that of the process
+_READ_SLICE = 0.2  # seconds after which a wait checks whether it is over
+_DYING = 1.0  # seconds between the end of a process's connections and the end of the process
 
 
 class Inbox:
-    """The receiving end of a queue that processes share; the queue's `get` is replaced by its own.
+    """The receiving end of a queue that processes share. It replaces the queue's `get`.
 
     Args:
         queue: of `multiprocessing`.
 
     Attributes:
-        processes: the sentinels of all that send.
-        sentinels: of those that end a wait where they end.
-        torn: a message was lost, as who sent it died with what it refers to.
-        since: when a message began to be unpickled; None while none is.
+        processes: the sentinels of all senders.
+        sentinels: of the processes whose end also ends a wait.
+        torn: a message was lost, because its sender died with the memory that it refers to.
+        since: when unpickling of the current message started; None if none is being unpickled.
         over: end every wait.
     """
 
@@ -296,11 +296,11 @@ class Inbox:
         self.over = False
         queue.get = self.get
 
-    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # as a queue has it
+    def get(self, block: bool = True, timeout: float | None = None) -> Any:  # a queue's signature
         """Return a message.
 
         Raises:
-            Empty: none is there in time, or a process died.
+            Empty: no message arrived in time, or a process died.
         """
         until = monotonic() + (timeout or 0) if timeout is not None or not block else None
         while (message := self._cut()) is None:
@@ -319,7 +319,7 @@ class Inbox:
         self._bytes += piece
 
     def _cut(self) -> bytes | None:
-        """Take the first message off, once it is whole; with the length before it as `multiprocessing` writes it."""
+        """Take the first message off once it is complete, with the length prefix that `multiprocessing` writes."""
         whole, begin = self._bytes, 4
         if len(whole) < begin:
             return None
@@ -350,12 +350,12 @@ class Inbox:
 
 
 class Watch(threading.Thread):
-    """Ends processes where a message of theirs takes longer to be unpickled than a limit.
+    """Kills processes if unpickling one of their messages takes longer than a limit.
 
     Args:
-        inbox: which unpickles.
+        inbox: unpickles the messages.
         limit: seconds.
-        kill: ends the processes; holds nothing that has this thread.
+        kill: kills the processes; must not hold a reference to this thread.
     """
 
     def __init__(self, inbox: Inbox, limit: float, kill: Callable[[], None]) -> None:
@@ -364,7 +364,7 @@ class Watch(threading.Thread):
         self.over, self.found = threading.Event(), False
 
     def run(self) -> None:
-        """Look from time to time."""
+        """Check at intervals."""
         while not self.over.wait(self._limit / 4):
             since = self._inbox.since
             if since is not None and monotonic() - since > self._limit:
@@ -373,16 +373,16 @@ class Watch(threading.Thread):
                 return
 
 
-_SLICE = 1.0  # seconds after which the processes are asked by name, for those whose sentinel a child of theirs holds
-_PINNED_SLICE = 0.1  # likewise, where another thread reads
-_END = 5.0  # seconds that what is ended may take
+_SLICE = 1.0  # seconds between two direct checks of the processes, because a child may keep a sentinel open
+_PINNED_SLICE = 0.1  # the same, if a different thread reads
+_END = 5.0  # seconds that processes and threads get to end
 
 
 class PoolLoader(DataLoader[Any]):
     """A `DataLoader` whose iterator is a `Pool`.
 
     Attributes:
-        careful: ask for one batch at a time, in the run that is begun next.
+        careful: request one batch at a time, in the next run.
     """
 
     careful = False
@@ -394,21 +394,21 @@ class PoolLoader(DataLoader[Any]):
         try:
             return Pool(self, begun)
         except (RuntimeError, ConnectionError, EOFError) as error:
-            # A worker died in its start: the pipe to it is broken, or torch's handler was quicker than we.
+            # A worker died while starting: the pipe to it is broken, or PyTorch's handler was faster.
             if not begun or not (dead := begun[0].dead()):
                 raise
             raise begun[0].died(dead) from error
 
 
 class Pool(_MultiProcessingDataLoaderIter):
-    """torch's iterator, which finds deaths in another way, and tells of them by `WorkersDied`.
+    """PyTorch's iterator, with a different way to detect deaths: it raises `WorkersDied`.
 
     Args:
         loader: with at least one worker.
         begun: gets the pool before its workers start.
 
     Attributes:
-        careful: ask for one batch at a time.
+        careful: request one batch at a time.
     """
 
     careful: bool
@@ -429,9 +429,9 @@ class Pool(_MultiProcessingDataLoaderIter):
     def _worker_result_queue(self, queue: Any) -> None:
         self._results, self._inbox = queue, Inbox(queue)
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # torch's signature
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # PyTorch's signature
         if first_iter:
-            _remove_worker_pids(id(self))  # torch's handler asks for no others
+            _remove_worker_pids(id(self))  # so PyTorch's handler ignores these workers
             self._worker_pids_set = False
             if self._timeout > 0:
                 self._watch = Watch(self._inbox, self._timeout, partial(_kill, self._workers))
@@ -440,8 +440,8 @@ class Pool(_MultiProcessingDataLoaderIter):
         self._inbox.processes = [worker.sentinel for worker in self._workers]
         super()._reset(loader, first_iter)
 
-    def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:  # noqa: ARG002  # torch's
-        # As torch does it, but for looking at an event, whose lock a worker may have had when it was killed.
+    def _mark_worker_as_unavailable(self, worker_id: int, shutdown: bool = False) -> None:  # noqa: ARG002  # PyTorch's
+        # Like PyTorch, but without reading an event. A worker may have held its lock when it was killed.
         self._index_queues[worker_id].put(None)
         self._workers_status[worker_id] = False
 
@@ -457,23 +457,23 @@ class Pool(_MultiProcessingDataLoaderIter):
 
     def _try_get_data(self, timeout: float = _END) -> tuple[bool, Any]:
         until, most = monotonic() + timeout, _PINNED_SLICE if self._pin_memory else _SLICE
-        if not self._pin_memory:  # else the thread that pins reads, and would be told
+        if not self._pin_memory:  # otherwise the pinning thread reads, and would be interrupted
             self._inbox.sentinels = self._sentinels()
         while True:
             with suppress(Empty):
                 answer = self._data_queue.get(timeout=max(min(until - monotonic(), most), 0))
-                if not self._inbox.torn:  # else this may be one after that
+                if not self._inbox.torn:  # otherwise this may be a later answer
                     return True, answer
             if self._inbox.torn:
-                wait(self._sentinels(), _END)  # the connections of a process end before itself
+                wait(self._sentinels(), _END)  # a process's connections end before the process does
             if dead := self.dead() or (self._inbox.torn and self._awaited()):
-                found = self._watch is not None and self._watch.found  # then all were ended, for the one that hangs
+                found = self._watch is not None and self._watch.found  # then all were killed because one hangs
                 raise self.died(self._awaited() if found else dead, hangs=found)
             if monotonic() >= until:
                 return False, None
 
     def _active(self) -> list[tuple[int, Any]]:
-        """Return the workers that have not come to the end of their stream."""
+        """Return the workers whose stream has not ended."""
         status = getattr(self, "_workers_status", None)
         return [(number, worker) for number, worker in enumerate(self._workers) if status is None or status[number]]
 
@@ -481,7 +481,7 @@ class Pool(_MultiProcessingDataLoaderIter):
         return [worker.sentinel for _, worker in self._active()]
 
     def _awaited(self) -> list[int]:
-        """Return which worker has the next batch to give; all of them, where they are told of a new epoch."""
+        """Return the worker that owes the next batch; all of them while they start a new epoch."""
         return [self._task_info[self._rcvd_idx][0]] if self._task_info else [number for number, _ in self._active()]
 
     def dead(self) -> list[int]:
@@ -497,14 +497,14 @@ class Pool(_MultiProcessingDataLoaderIter):
             worker = self._workers[number]
             stack = dump_stack(worker.pid) if hangs else ""
             if not hangs:
-                worker.join(_END)  # of what is a zombie yet, the exit code is not known
+                worker.join(_END)  # the exit code of a zombie is unknown until then
             asked = [task - self._rcvd_idx for task, (owner, *data) in tasks if owner == number and not data]
             lost.append(DeadWorker(number, worker.pid, worker.exitcode, asked, stack))
         self._end_now()
         return WorkersDied(lost, len(tasks), hangs=hangs)
 
     def hurry(self) -> None:
-        """Let the workers read ahead from now on."""
+        """Let the workers prefetch from now on."""
         self.careful, sent = False, -1
         while len(self._task_info) < self._prefetch_factor * self._num_workers and sent != self._send_idx:
             sent = self._send_idx
@@ -519,7 +519,7 @@ class Pool(_MultiProcessingDataLoaderIter):
         if self._shutdown or getattr(_utils, "python_exit_status", None) in {True, None}:
             return
         if not hasattr(self, "_inbox"):
-            return  # nothing was begun
+            return  # nothing was started
         self._inbox.over = True
         try:
             if self._can_end_by_themselves():
@@ -528,19 +528,19 @@ class Pool(_MultiProcessingDataLoaderIter):
             self._end_now()
 
     def _can_end_by_themselves(self) -> bool:
-        """Return whether none died or was stopped, which could hold a lock that torch waits for without a limit."""
+        """Return whether no worker died or was stopped. Such a worker could hold a lock that PyTorch waits for."""
         if not hasattr(self, "_workers_status") or self.dead() or any(map(_is_stopped, self._workers)):
             return False
-        condition: Any = self._workers_done_event._cond  # type: ignore[attr-defined]  # noqa: SLF001  # all its methods wait for it
+        condition: Any = self._workers_done_event._cond  # type: ignore[attr-defined]  # noqa: SLF001  # all its methods wait on it
         if not condition.acquire(timeout=_END):
             return False
         condition.release()
         return True
 
     def _end_now(self) -> None:
-        """End what is left of processes, threads and pipes."""
+        """End the remaining processes, threads and pipes."""
         self._shutdown = self._inbox.over = True
-        with suppress(ValueError):  # it is not known, unless a start was interrupted just then
+        with suppress(ValueError):  # raised if they are not registered, which they are only during a start
             _remove_worker_pids(id(self))
         if self._watch is not None:
             self._watch.over.set()
@@ -553,8 +553,8 @@ class Pool(_MultiProcessingDataLoaderIter):
         for queue in (*getattr(self, "_index_queues", ()), self._results):
             queue.cancel_join_thread()
             queue.close()
-            if queue._thread is not None:  # noqa: SLF001  # none of them may be at work where the next workers are forked
-                queue._thread.join(_END)  # noqa: SLF001  # likewise
+            if queue._thread is not None:  # noqa: SLF001  # must not be running when the next workers are forked
+                queue._thread.join(_END)  # noqa: SLF001  # the same
 
 
 def _kill(workers: list[Any]) -> None:

@@ -1,8 +1,8 @@
-"""Stalls: where `next()` waits far too long, a line in the log says for which batch, which worker, and in which code.
+"""Stalls: if `next()` waits far too long, a log line says for which batch and which worker, and in which code.
 
-One thread per process looks after the streams that are open and asked for it (`stall_after`). It sleeps as long as no
-wait can be over its limit, so that it wakes up about once per limit. What is held by the garbage collector at any
-moment may be its lock: so nothing that may run there takes one.
+One thread per process watches the open streams that asked for it (`stall_after`). It sleeps until a wait can exceed its
+limit, so it wakes up about once per limit. The garbage collector may run at any point, even while the lock is held. So
+code that it may run takes no lock.
 """
 
 from __future__ import annotations
@@ -32,24 +32,24 @@ if TYPE_CHECKING:
 
 __all__ = ["Awaited", "answer", "answers_awaited", "awaited", "dump_stack", "follow", "leave", "shortened"]
 
-# A real-time signal: schedulers and trainers use SIGUSR1 and SIGUSR2, which reach the workers of a job, too.
+# A real-time signal: schedulers and trainers use SIGUSR1 and SIGUSR2, which also reach the workers of a job.
 _SIGNAL = signal.SIGRTMIN + 9 if hasattr(signal, "SIGRTMIN") else None
 _STDERR = 2
-_WRITES = 2.0  # seconds that a process may take to write its stack
+_WRITES = 2.0  # seconds that a process gets to write its stack
 _SHOWN = 32  # indices of a batch in a message
 
-answers_awaited: dict[int, Any] = {}  # thread, and the iterator of a `DataLoader` with workers that it waits for
+answers_awaited: dict[int, Any] = {}  # by thread, the `DataLoader` iterator with workers that it waits for
 
 
 class Awaited(NamedTuple):
-    """What a thread waits for.
+    """The batch that a thread waits for.
 
     Args:
         place: of the batch; None after the last batch of an epoch.
-        epoch: in which it is.
+        epoch: of the batch.
         world: the rank that waits.
-        indices: of the batch's samples on this rank; None where the source has none.
-        thread: which one waits.
+        indices: of the batch's samples on this rank; None if the source has none.
+        thread: the waiting thread.
     """
 
     place: Cursor | None
@@ -66,26 +66,26 @@ def answer() -> None:
 
 
 def dump_stack(pid: int) -> str:
-    """Let a worker process write its stack to stderr, wait until it has, and say where the stack is to be seen."""
+    """Let a worker process write its stack to stderr, wait until it is done, and describe where the stack is."""
     if _SIGNAL is None or not _has(pid, "SigCgt"):
-        return "not known, as the process answers no signal"
+        return "unknown, because the process does not answer signals"
     with suppress(OSError):
         os.kill(pid, _SIGNAL)
     until = perf_counter() + _WRITES
     while perf_counter() < until and _status(pid, "State") != "Z":
         sleep(0.01)
         if not any(_has(pid, where) for where in ("SigPnd", "ShdPnd", "SigBlk")):
-            return "on stderr, as it has just written it"
-    return "not known: the process does not run, as one that was stopped or waits for a device"
+            return "on stderr, where the process has just written it"
+    return "unknown: the process does not run, for example because it is stopped or waits for a device"
 
 
 def awaited(fetcher: Fetcher, cursor: Cursor, global_batch: int, thread: int) -> Awaited:
-    """Describe the batch for which a thread waits at a place."""
+    """Describe the batch for which a thread waits at a position."""
     world, indices = fetcher.world(), None
     over = fetcher.finished(cursor, global_batch)
     tell = getattr(fetcher, "sample_indices", None)
     if tell is not None and not over:
-        with suppress(Exception):  # a user's sampler, which may not know what to do in another thread
+        with suppress(Exception):  # a user's sampler, which may not support being called from a different thread
             indices = tell(cursor, fetcher.plan(global_batch), world)
     return Awaited(None if over else cursor, cursor.epoch, world, indices, thread)
 
@@ -95,20 +95,20 @@ def follow(stream: object, stopwatch: Stopwatch, limit: float, tell: Callable[[]
 
     Args:
         stream: what is read.
-        stopwatch: knows since when there is a wait.
+        stopwatch: knows when a wait started.
         limit: seconds.
-        tell: a method that says what is waited for; it is called by another thread.
+        tell: a method that describes what is awaited; called from a different thread.
     """
     _watchdog.follow(id(stream), _Followed(stream, stopwatch, limit, tell))
 
 
 def leave(stream: object) -> None:
-    """End what `follow` began, if it did."""
+    """Undo `follow`, if it was called."""
     _watchdog.leave(id(stream))
 
 
 class _Followed:
-    """One stream, and which of its waits was reported."""
+    """One stream, and which of its waits were reported."""
 
     def __init__(self, stream: object, stopwatch: Stopwatch, limit: float, tell: Callable[[], Awaited]) -> None:
         key = id(stream)
@@ -119,7 +119,7 @@ class _Followed:
         self._due = limit
 
     def look(self) -> float:
-        """Report a wait that is due, and return in how many seconds to look again."""
+        """Report a wait that is due, and return the seconds until the next check."""
         since = self._stopwatch.since
         if since is None:
             return self._limit
@@ -139,8 +139,8 @@ class _Followed:
         about = tell()
         source, pid = _waited_for(about.thread)
         if self._stopwatch.since != since:
-            return  # the batch came meanwhile
-        import logging  # noqa: PLC0415  # where there is something to say
+            return  # the batch has arrived meanwhile
+        import logging  # noqa: PLC0415  # only needed for a report
 
         logging.getLogger("resumable").warning("%s", _message(about, waited, self._limit, source))
         if pid is not None and _SIGNAL is not None:
@@ -153,7 +153,7 @@ class _Watchdog:
         self.forget()
 
     def forget(self) -> None:
-        """Begin with nothing: in a forked process, the thread and what it followed are the parent's."""
+        """Start over: in a forked process, the thread and the followed streams belong to the parent."""
         self._lock = threading.Lock()
         self._followed: dict[int, _Followed] = {}
         self._wake: SimpleQueue[None] = SimpleQueue()  # its put() may interrupt itself, unlike an Event's set()
@@ -189,23 +189,23 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 def _waited_for(thread: int) -> tuple[str, int | None]:
-    """Describe what a thread waits for, and return the process that can be asked for its stack, if there is one."""
+    """Describe what a thread waits for, and return the process that can write its stack, if there is one."""
     answers = answers_awaited.get(thread)
     if answers is not None:
-        with suppress(Exception):  # torch's own, and it may change under our eyes
-            number = answers._task_info[answers._rcvd_idx][0]  # noqa: SLF001  # torch tells it by nothing else
-            pid: int = answers._workers[number].pid  # noqa: SLF001  # likewise
+        with suppress(Exception):  # PyTorch's own attributes, which may change meanwhile
+            number = answers._task_info[answers._rcvd_idx][0]  # noqa: SLF001  # nothing public has it
+            pid: int = answers._workers[number].pid  # noqa: SLF001  # the same
             name = f"worker {number}, process {pid}"
             if _has(pid, "SigCgt"):
                 return f"{name}, which writes its stack to stderr", pid
             return f"{name}; its stack is shown by `py-spy dump --pid {pid}`", None
-    frame = sys._current_frames().get(thread)  # noqa: SLF001  # what Python has for it
+    frame = sys._current_frames().get(thread)  # noqa: SLF001  # the documented way to get it
     stack = "".join(traceback.format_stack(frame)) if frame is not None else ""
     return f"this process:\n{stack.rstrip()}", None
 
 
 def _has(pid: int, signals: str) -> bool:
-    """Return whether our signal is one of a process's caught, pending or blocked ones. Uncaught, it would end it."""
+    """Return whether our signal is caught, pending or blocked in a process. If uncaught, it would kill the process."""
     return _SIGNAL is not None and bool(int(_status(pid, signals) or "0", 16) >> (_SIGNAL - 1) & 1)
 
 
@@ -224,13 +224,13 @@ def _message(about: Awaited, waited: float, limit: float, source: str) -> str:
         f"  batch:       epoch {about.epoch}, {where}\n{samples}"
         f"  rank:        {about.world.rank} of {about.world.size}\n"
         f"  waiting for: {source}\n"
-        "The loop goes on once the batch is there. Look whether the storage answers, and what the code there waits "
-        "for. With timeout= of the DataLoader, such a wait ends in a WorkerError."
+        "The loop continues once the batch is there. Check whether the storage responds, and what the code above waits "
+        "for. With timeout= set in the DataLoader, such a wait ends in a WorkerError."
     )
 
 
 def shortened(indices: list[Any]) -> str:
-    """Write the indices of a batch, the first of them where there are many."""
+    """Format the indices of a batch, or only the first of them if there are many."""
     more = len(indices) - _SHOWN
     shown = shorten(indices[:_SHOWN])
     return f"{shown} and {more} more" if more > 0 else shown

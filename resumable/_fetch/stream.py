@@ -1,10 +1,10 @@
-"""The open stream of a Loader: one batch may be peeked at, one thread reads at a time, and who ends it may wait.
+"""The open stream of a Loader: one batch may be peeked at, one thread reads at a time, and only `close` may wait.
 
-A thread that prefetches, or one that saves, may come between two batches. Two threads in one `next()` would each get a
-batch, and the position would be that of whichever came last; a forked process would share the open files and workers.
+A thread that prefetches or saves may run between two batches. Two threads in one `next()` would each get a batch, and
+the last one would set the position. A forked process would share the open files and workers.
 
-The garbage collector ends an iteration at any moment and in any thread, also in one that is just starting and holds
-locks of the `threading` module. Whoever waits for a thread there may wait forever: only `close` waits.
+The garbage collector may end an iteration at any point and in any thread, even in one that is just starting and holds
+locks of the `threading` module. Waiting for a thread there may deadlock: only `close` waits.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class Stream:
 
     Args:
         batches: a fetcher's generator.
-        meter: is told what is delivered; None where there are no worker processes.
+        meter: is notified of each delivery; None if there are no worker processes.
     """
 
     def __init__(self, batches: Iterator[tuple[Any, Cursor]], meter: Meter | None = None) -> None:
@@ -40,20 +40,21 @@ class Stream:
 
     @property
     def is_ahead(self) -> bool:
-        """Whether a batch was looked at that is not delivered yet, so that the source stands after it."""
+        """Whether a batch was peeked at but not delivered, so the source is one batch ahead."""
         return self._ahead is not None
 
     def refuse_inside(self) -> None:
-        """Refuse what cannot be done while a batch is being read.
+        """Reject calls that are not possible while a batch is being read.
 
         Raises:
-            UnsupportedError: one is.
+            UnsupportedError: a batch is being read.
         """
         if self._batches.gi_running:  # type: ignore[attr-defined]  # fetchers are generators
             raise UnsupportedError(
-                "the loader was closed by what reads a batch of it, or by a signal's handler meanwhile.\n"
-                "A stream cannot end inside of its own next(). Raise an exception there, as sys.exit() does: that ends "
-                "the stream, too."
+                "close() was called while the loader was reading a batch, by the code that reads it or by a signal "
+                "handler.\n"
+                "A stream cannot end inside its own next(). Raise an exception there, as sys.exit() does: that also "
+                "ends the stream."
             )
 
     def take(self) -> tuple[Any, Cursor]:
@@ -81,7 +82,7 @@ class Stream:
         return self._ahead[0]
 
     def put_back(self, batch: Any, cursor: Cursor) -> None:
-        """Put a batch back that was taken, and did not reach its loop: `take` returns it again."""
+        """Put a batch back that was taken but did not reach its loop: `take` returns it again."""
         self._ahead = batch, cursor
 
     def close(self) -> None:
@@ -91,19 +92,19 @@ class Stream:
 
 
 _READ_MEANWHILE = (
-    "a batch was asked for while another thread was reading one from this loader.\n"
-    "  reading:   {}\n  asked for: {}\n"
-    "The place of one would overwrite that of the other, and a batch would be repeated or lost. Let one thread read at "
-    "a time, for instance under a lock, or give each a Loader of its own."
+    "a batch was requested while a different thread was reading one from this loader.\n"
+    "  reading:      {}\n  requested by: {}\n"
+    "One would overwrite the position of the other, and a batch would be repeated or lost. Let one thread read at a "
+    "time, for example with a lock, or use a separate Loader in each."
 )
 _CLOSED_MEANWHILE = (
-    "the loader was closed while another thread was reading a batch from it.\n"
+    "the loader was closed while a different thread was reading a batch from it.\n"
     "  reading:   {}\n  closed by: {}\n"
-    "Its stream would end inside of that batch. Let that thread end first, by a flag that it looks at between two "
-    "batches, and close the loader then."
+    "Its stream would end in the middle of that batch. Stop that thread first, for example with a flag that it checks "
+    "between two batches, and close the loader then."
 )
 
-_process = [os.getpid()]  # asked for once per process, as each time is a call of the system
+_process = [os.getpid()]  # read once per process, because each call is a system call
 
 
 def _forked() -> None:
@@ -115,12 +116,12 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 class Owner:
-    """Who reads now. It costs below a microsecond per batch."""
+    """Which thread reads now. It costs less than 1 µs per batch."""
 
     __slots__ = ("_lock", "_opener", "_process", "_reader")
 
     def __init__(self) -> None:
-        self._lock = threading.RLock()  # of a thread, so that one that was interrupted is not locked out by itself
+        self._lock = threading.RLock()  # reentrant, so an interrupted thread does not lock itself out
         self._process = self._opener = 0
         self._reader = 0
 
@@ -134,32 +135,32 @@ class Owner:
         self._process = self._opener = _process[0]
 
     def closed(self) -> None:
-        """Note that there is no stream any more, so that any process may open one."""
+        """Note that no stream is open, so any process may open one."""
         self._process = 0
 
     @property
     def is_elsewhere(self) -> bool:
-        """Whether the stream was opened in another process, of which this one is a copy."""
+        """Whether the stream was opened in a different process, from which this one was forked."""
         return self._process not in {0, _process[0]}
 
     @property
     def is_copy(self) -> bool:
-        """Whether the last stream was opened in another process, so that what is left of it belongs there."""
+        """Whether a different process opened the last stream, so anything left of it belongs to that process."""
         return self._opener not in {0, _process[0]}
 
     def enter(self, *, closes: bool = False) -> None:
-        """Begin to read, or to close what is read.
+        """Start to read, or to close what is read.
 
         Args:
             closes: for the message.
 
         Raises:
-            UnsupportedError: another thread is reading, or the stream belongs to another process.
+            UnsupportedError: a different thread is reading, or the stream belongs to a different process.
         """
         if self._process != _process[0] and self._process:
             raise UnsupportedError(
-                "a batch was asked for in another process than the one that reads this loader.\n"
-                f"  opened in the process: {self._process}\n  asked for in:          {_process[0]}\n"
+                "a batch was requested in a different process from the one that reads this loader.\n"
+                f"  opened in process:    {self._process}\n  requested in process: {_process[0]}\n"
                 "Both would share its files and its workers, and read the same batches. Wrap the source in the new "
                 "process, or fork before the first batch is read."
             )
@@ -169,15 +170,15 @@ class Owner:
         self._reader = threading.get_ident()
 
     def leave(self) -> None:
-        """End what `enter` began."""
+        """Undo `enter`."""
         self._lock.release()
 
     @contextmanager
     def closing(self) -> Iterator[None]:
-        """Let no other thread begin to read before what runs inside is done.
+        """Prevent other threads from reading until the code inside is done.
 
         Raises:
-            UnsupportedError: one is reading.
+            UnsupportedError: a thread is reading.
         """
         self.enter(closes=True)
         try:
@@ -188,14 +189,14 @@ class Owner:
 
 def _name(ident: int) -> str:
     names = {thread.ident: thread.name for thread in threading.enumerate()}
-    return f"the thread {names.get(ident, ident)!r}"
+    return f"thread {names.get(ident, ident)!r}"
 
 
 _closing = threading.local()
 
 
 def close(generator: Generator[Any, None, None]) -> None:
-    """Close a generator, which may wait for its threads meanwhile."""
+    """Close a generator, which may wait for its threads while closing."""
     before = may_wait()
     _closing.by_hand = True
     try:
@@ -205,5 +206,5 @@ def close(generator: Generator[Any, None, None]) -> None:
 
 
 def may_wait() -> bool:
-    """Tell a generator that is being closed whether it may wait for its threads: whether `close` is at work."""
+    """Tell a generator that is being closed whether it may wait for its threads: only during `close`."""
     return getattr(_closing, "by_hand", False)

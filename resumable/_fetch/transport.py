@@ -1,20 +1,20 @@
-"""Transport: small tensors leave a worker process by value, in the message that has the batch.
+"""Transport: worker processes send small tensors by value, in the message with the batch.
 
-torch moves each tensor that is sent to a file of shared memory of its own, and sends its descriptor by a socket.
-That takes some hundred microseconds of the training process for each tensor, whatever its size; bytes in the message
-take less up to `LARGEST`. What is replaced is how a *storage* is pickled: all tensors are made of storages, so that
-views, aliases, dtypes, layouts, subclasses and nesting stay what torch makes of them.
+PyTorch moves each tensor that is sent to a separate file in shared memory, and sends its descriptor over a socket. That
+costs the training process a few hundred µs per tensor, whatever its size. Bytes in the message cost less, up to
+`LARGEST`. Only the pickling of a *storage* is replaced. All tensors are made of storages, so views, aliases, dtypes,
+layouts, subclasses and nesting stay the same as with PyTorch.
 
-It concerns the answers of this package's workers only, and in their processes only: the training process is left as it
-is, and so are queues of a user's own.
+Only answers of this package's workers are affected, and only in the worker processes. The training process and a user's
+own queues stay unchanged.
 
-A worker whose parent was killed ends by itself, as torch has it, unless it waits for ever: to send more than the pipe
-holds, whose other end stays open as the workers hold it for each other, or for the rest of a message that was cut. So a
-thread looks for the parent, and ends what is still there some seconds later.
+A worker ends on its own after its parent was killed, as in PyTorch, unless it waits forever. It may wait to send more
+than the pipe holds, because the workers keep the other end of the pipe open for each other. Or it waits for the rest of
+an interrupted message. So a thread watches the parent, and ends the worker a few seconds after the parent is gone.
 
-A queue of `multiprocessing` leaves each message to a thread, which is woken and then writes it, and makes a selector
-for each wait. Requests are a few numbers, and answers may be small, too: writing what the pipe takes at once takes less
-than waking the thread (`QuickLoader`). Workers that are not forked answer by their thread.
+A queue of `multiprocessing` leaves each message to a thread, which must wake up before it writes, and creates a
+selector for each wait. Requests are a few numbers, and answers can also be small: it is faster to write them directly
+if the pipe has room (`QuickLoader`). Workers that are not forked answer with their thread.
 """
 
 from __future__ import annotations
@@ -48,16 +48,16 @@ if TYPE_CHECKING:
 __all__ = ["LARGEST", "Answer", "QuickLoader", "begin", "pickled_here"]
 
 
-LARGEST = 1 << 19  # bytes of a storage that go by value
-_LOOK, _GRACE = 1.0, 10.0  # seconds from one look for the parent to the next; to come to an end by itself
+LARGEST = 1 << 19  # bytes of a storage that are sent by value
+_LOOK, _GRACE = 1.0, 10.0  # seconds between two checks of the parent, and to let this process end on its own
 
 
 class _Thread(threading.local):
-    """What a thread pickles: a queue has one of its own, so one that has pickled an answer pickles nothing else.
+    """Pickling flags of a thread. A queue has its own thread, so one that has pickled an answer pickles only answers.
 
     Attributes:
-        answers: an answer, whose small storages go by value.
-        shares: it may move large ones to shared memory.
+        answers: the thread pickles an answer, whose small storages are sent by value.
+        shares: it may move large storages to shared memory.
     """
 
     answers = False
@@ -68,7 +68,7 @@ _thread = _Thread()
 
 
 class Answer:
-    """A batch that leaves a worker process; what arrives is the batch as it was made.
+    """A batch that leaves a worker process; it arrives as the original batch.
 
     Args:
         made: the batch.
@@ -80,20 +80,20 @@ class Answer:
         self._made = made
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the batch, with its small storages by value from here on."""
+        """Pickle the batch, with small storages by value from here on."""
         _thread.answers = True
         return type(self._made), tuple(self._made)
 
 
 class _SharedError(Exception):
-    """A storage would have to be moved to shared memory."""
+    """A storage would need to be moved to shared memory."""
 
 
 def pickled_here(message: Any) -> memoryview:
-    """Pickle a message with an answer in the thread that makes it, which may pickle other things afterwards.
+    """Pickle a message with an answer in the thread that made it, which may pickle other things later.
 
     Raises:
-        _SharedError: all of it cannot go by value; nothing was shared.
+        _SharedError: not all of it can be sent by value; nothing was shared.
     """
     _thread.shares = False
     try:
@@ -107,14 +107,14 @@ def begin() -> None:
     threading.Thread(target=_leave_when_orphaned, daemon=True).start()
     ForkingPickler.register(torch.UntypedStorage, _reduced)
     ForkingPickler.register(torch.Tensor, _reduced_tensor)
-    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # else a user's
+    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # otherwise a user replaced it
         default_collate_fn_map[torch.Tensor] = _stacked
 
 
 def _leave_when_orphaned() -> None:
-    """End this process if the one that reads from it is gone, however it waits.
+    """End this process once its reader is gone, even if it is blocked.
 
-    That may have been killed before this one looks for the first time, and has another process in its place by then.
+    The parent may have been killed before the first check, and a new process may have its id by then.
     """
     parent, reader = os.getppid(), multiprocessing.parent_process()
     while os.getppid() == parent and (reader is None or reader.pid is None or _exists(reader.pid)):
@@ -144,7 +144,7 @@ def _exists(process: int) -> bool:
 
 
 def _reduced(storage: torch.UntypedStorage) -> _Reduced:
-    """Reduce a storage to its bytes; as torch does it where it is large, in shared memory already, or on a device."""
+    """Reduce a storage to its bytes, or as PyTorch does if it is large, already in shared memory, or on a device."""
     if not _goes_by_value(storage):
         if not _thread.shares:
             raise _SharedError
@@ -154,10 +154,9 @@ def _reduced(storage: torch.UntypedStorage) -> _Reduced:
 
 
 def _reduced_tensor(tensor: torch.Tensor) -> _Reduced:
-    """Reduce a plain tensor to its storage and its shape, which is put together in half the time; else as torch does.
+    """Reduce a plain tensor to its storage and shape, which halves the time to rebuild it; else as PyTorch does.
 
-    The storage is an object of its own, so that another tensor of the same memory, however that is reduced, gets the
-    same one.
+    The storage is a separate object, so any other tensor that shares its memory gets the same storage.
     """
     if _is_plain(tensor) and not tensor.requires_grad and _goes_by_value(storage := tensor.untyped_storage()):
         return _put_together, (storage, tensor.dtype, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
@@ -172,19 +171,19 @@ def _put_together(
 
 
 def _received(content: bytes) -> torch.UntypedStorage:
-    """Make a storage as torch allocates it: writable, aligned, and of this process alone."""
+    """Make a storage like one that PyTorch allocates: writable, aligned, and not shared."""
     storage = torch.UntypedStorage(len(content), device="cpu")  # type: ignore[no-untyped-call]
     ctypes.memmove(storage.data_ptr(), content, len(content))
     return storage
 
 
 def _stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
-    """Collate tensors as torch does it in a worker, but small ones in memory that is not shared."""
+    """Collate tensors as PyTorch does in a worker, but small ones in memory that is not shared."""
     first = batch[0]
     if not _is_plain(first) or sum(tensor.numel() for tensor in batch) * first.element_size() > LARGEST:
         return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     out = torch.empty((len(batch), *first.size()), dtype=first.dtype, device="cpu")
-    return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]  # a list, as torch has it
+    return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]  # a list, as in PyTorch
 
 
 def _is_plain(tensor: Any) -> bool:
@@ -196,7 +195,7 @@ def _is_plain(tensor: Any) -> bool:
     )
 
 
-_AT_ONCE = getattr(select, "PIPE_BUF", 512) - 4  # bytes that a pipe takes at once if it takes any, less their length
+_AT_ONCE = getattr(select, "PIPE_BUF", 512) - 4  # bytes that a pipe always takes in one write, minus the length prefix
 
 
 class QuickLoader(DataLoader[Any]):
@@ -215,34 +214,34 @@ class _QuickIterator(_MultiProcessingDataLoaderIter):
         return self._results
 
     @_worker_result_queue.setter
-    def _worker_result_queue(self, queue: Any) -> None:  # before the workers start, which have it by their fork
+    def _worker_result_queue(self, queue: Any) -> None:  # before the workers start, which inherit it when forked
         queue.put = _putter(queue, pickled_here)
         self._results = queue
 
-    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # torch's signature
-        if first_iter:  # before the first request, so that no thread has one to write
+    def _reset(self, loader: Any, first_iter: bool = False) -> None:  # PyTorch's signature
+        if first_iter:  # before the first request, so no queue has started its thread
             requests: Any = self._index_queues
             for queue in requests:
                 queue.put = _putter(queue)
-            self._results._poll = _waiter(self._results._reader)  # noqa: SLF001  # where the queue keeps its connection's own
+            self._results._poll = _waiter(self._results._reader)  # noqa: SLF001  # the queue keeps its own `poll` there
         super()._reset(loader, first_iter)
 
 
 def _putter(queue: Any, pickle: Callable[[Any], memoryview] = ForkingPickler.dumps) -> Callable[..., None]:
-    """Return what puts a message into a queue: itself, unless it is large, or the pipe is full, or one before it was.
+    """Return a `put` that writes directly, unless the message is large, the pipe is full, or an earlier one was queued.
 
-    All messages after such a one are left to the queue's thread, so that they come in their order.
+    After the first queued message, all messages go through the queue's thread, to keep their order.
     """
     by_thread, writer = queue.put, queue._writer  # noqa: SLF001  # the ends of the pipe are nowhere else
     writable = select.poll()
     writable.register(writer, select.POLLOUT)
 
-    def put(message: Any, block: bool = True, timeout: float | None = None) -> None:  # as a queue has it
-        if queue._thread is None and not queue._closed:  # noqa: SLF001  # likewise
+    def put(message: Any, block: bool = True, timeout: float | None = None) -> None:  # a queue's signature
+        if queue._thread is None and not queue._closed:  # noqa: SLF001  # nothing public has it
             content = _pickled(message, pickle)
             if content is not None and len(content) <= _AT_ONCE and writable.poll(0):
-                queue._sem.acquire()  # noqa: SLF001  # which its reader releases; it never has to wait
-                with queue._wlock:  # noqa: SLF001  # of all processes that write
+                queue._sem.acquire()  # noqa: SLF001  # which its reader releases; it never waits here
+                with queue._wlock:  # noqa: SLF001  # shared by all processes that write
                     writer.send_bytes(content)
                 return
         by_thread(message, block, timeout)
@@ -254,9 +253,9 @@ def _pickled(message: Any, pickle: Callable[[Any], memoryview]) -> memoryview | 
     try:
         return pickle(message)
     except Exception as error:
-        if is_death(error):  # which torch tells of between any two lines
+        if is_death(error):  # PyTorch's signal handler raises it between any two lines
             raise
-        return None  # a user's object may raise anything, and the thread says it
+        return None  # a user's object may raise anything, and the queue's thread reports it
 
 
 def _waiter(reader: Any) -> Callable[..., bool]:

@@ -1,10 +1,10 @@
-"""Worker processes that read requests: a `DataLoader` of torch's, for every backend that needs processes.
+"""Worker processes that read requests: a PyTorch `DataLoader`, for every backend that needs processes.
 
-The workers hold the order, so what they are sent per batch is a few integers. Those that live on over epochs are told
-of another order with the first request that each of them gets under it. torch is imported when it is needed.
+The workers hold the order, so each batch costs only a few integers to request. If the order changes, each persistent
+worker gets the new one with its first request that uses it. PyTorch is imported only when it is needed.
 
-Schedulers send the signal that ends a job to every process of it. A worker would end by it, and the training with the
-worker, before anything is saved: so workers outlive it, and the training process comes to its step.
+Schedulers send the signal that ends a job to all of its processes. It would kill a worker, and the training process
+with it, before anything is saved. So workers survive the signal, and the training process can finish its step.
 """
 
 from __future__ import annotations
@@ -40,26 +40,26 @@ __all__ = ["RequestDataset", "Workers", "heed", "heeded", "ignore", "outlive"]
 
 Numbers = tuple[int, int, int, int, int, int]
 
-# torch's iterator ends its workers when it is dropped, by an event that all processes share. So a copy that a forked
-# process drops would end those of its parent; nor could it be read, as both would take batches from one queue.
+# PyTorch's iterator ends its workers when it is dropped, with an event that all processes share. So dropping a copy in
+# a forked process would end the workers of its parent. Reading the copy would take batches from the parent's queue.
 _running: WeakSet[Any] = WeakSet()
-_copies: list[Any] = []  # kept as long as this process lives, so that nothing in them ends
+_copies: list[Any] = []  # kept as long as this process exists, so nothing in them ends
 
 
 def watch(iterator: Any) -> None:
-    """Keep what a fork makes of an iterator with worker processes, and let it end them when it is garbage in a cycle.
+    """Register an iterator with worker processes: keep its copy in a fork, and let its workers end if it is garbage.
 
-    The garbage collector calls what closes the queues of a cycle before it calls `__del__` of the iterator, whose word
-    to its workers would not be sent: torch would wait 5 seconds for each, wherever the collector runs. As long as
-    something outside of the cycle holds the queues, they are no garbage yet.
+    For a garbage cycle, the collector closes the queues before it calls the iterator's `__del__`. The stop message
+    would not reach the workers, and PyTorch would wait 5 seconds for each. A reference from outside the cycle keeps the
+    queues alive until then.
     """
     if iterator not in _running:
-        finalize(iterator, list, iterator._index_queues).atexit = False  # noqa: SLF001  # what it tells its workers by
+        finalize(iterator, list, iterator._index_queues).atexit = False  # noqa: SLF001  # they carry the stop message
         _running.add(iterator)
 
 
 def is_copy(iterator: Any) -> bool:
-    """Return whether the workers of an iterator are those of another process, of which this one is a copy."""
+    """Return whether an iterator was copied from a parent process by a fork, so its workers belong to the parent."""
     return any(iterator is copy for copy in _copies)
 
 
@@ -73,9 +73,9 @@ if hasattr(os, "register_at_fork"):  # not on Windows, which does not fork
 
 
 class _Introduction(NamedTuple):
-    """The numbers of a request, after what resolves them and those that follow.
+    """The numbers of a request, with what is needed to resolve them and those that follow.
 
-    It is pickled: an order, or the plan alone where the worker has the samples of that order.
+    It is pickled: an order, or only its plan if the worker already has the samples of that order.
     """
 
     pickled: bytes
@@ -86,12 +86,12 @@ Message = Request | Numbers | _Introduction  # what the sampler of a `DataLoader
 
 
 class RequestDataset:
-    """What a worker sees: a dataset whose index is a whole request and whose sample is a whole batch.
+    """The dataset that a worker sees: its index is a complete request, and its sample a complete batch.
 
     Args:
         reader: reads a request.
-        pack: makes what is sent of what the reader made; None for the same.
-        in_worker: whether it is read in a process whose global generators may be changed.
+        pack: converts the reader's result into what is sent; None to send it unchanged.
+        in_worker: whether it is read in a process whose global RNGs may be changed.
     """
 
     def __init__(self, reader: Reader, pack: Callable[[Any], Any] | None = None, *, in_worker: bool = True) -> None:
@@ -100,19 +100,19 @@ class RequestDataset:
 
     @property
     def user_dataset(self) -> Any:
-        """The user's dataset, without what was put around it for its care."""
+        """The user's dataset, without wrappers of this package."""
         return getattr(self._reader.source, "user_dataset", self._reader.source)
 
     def __getitem__(self, message: Message) -> Any:
-        """Read a request; in the training process without touching its generators. A worker sends what it raises."""
+        """Read a request. In the training process, the RNGs stay unchanged. A worker sends exceptions to it."""
         if worker_number() is None:
             return self._read(message)
         began = perf_counter()
         try:
             batch = self._read(message)
-        except Exception as error:  # noqa: BLE001  # of whatever type, it is raised in the training process
+        except Exception as error:  # noqa: BLE001  # of any type, raised in the training process
             return Sent(error)
-        from resumable._fetch.transport import Answer  # noqa: PLC0415  # torch is there in each worker
+        from resumable._fetch.transport import Answer  # noqa: PLC0415  # each worker has imported torch
 
         return Answer(Made(batch, (made := perf_counter()) - began, made))
 
@@ -122,7 +122,7 @@ class RequestDataset:
         return batch if self._pack is None else self._pack(batch)
 
     def request_of(self, message: Message) -> Request:
-        """Return the request that was sent, bound to the order of this process."""
+        """Return the request from a message, bound to the order of this process."""
         if isinstance(message, Request):
             return message
         if isinstance(message, _Introduction):
@@ -131,10 +131,10 @@ class RequestDataset:
         order = self.order
         if order is None or order.version != message[-1]:
             raise BackendError(
-                "a worker was asked for samples by an order that it was not told.\n"
-                f"  it knows:      {order}\n  it was asked for: {message}\n"
-                "Other samples would have been read. torch's DataLoader gives its workers requests in turn, and did "
-                "not do so here: report it with the version of torch."
+                "a worker got a request for an order that it does not have.\n"
+                f"  its order: {order}\n  request:   {message}\n"
+                "It would have read different samples. PyTorch's DataLoader normally sends requests to its workers "
+                "round-robin, but did not do so here: please report this with your PyTorch version."
             )
         return Request(*message, order=order)
 
@@ -146,29 +146,28 @@ class RequestDataset:
 
 
 class Workers:
-    """A `DataLoader` over requests or over a stream, whose processes may live on from one run to the next.
+    """A `DataLoader` over requests or over a stream, whose processes may stay alive from one run to the next.
 
-    While a run is open it has the processes for itself; another one gets others. Nothing is drawn from torch's global
-    generator: the workers' seeds come from a generator of our own, so that iterating (and how often) never changes the
-    trainer's randomness.
+    An open run has the processes to itself; a second run at the same time gets new ones. The workers' seeds come from a
+    separate generator, not from PyTorch's global RNG, so iterating never changes the trainer's randomness.
 
     Args:
         dataset: what the processes run: a `RequestDataset`, or an iterable-style one.
-        options: returns the options for a `DataLoader` that say how many processes there are and what they are like.
-        meter: is told what the processes measure.
+        options: returns the options for a `DataLoader` that set the number and the kind of processes.
+        meter: gets the measurements of the processes.
     """
 
     def __init__(self, dataset: Any, options: Callable[[], Mapping[str, Any]], meter: Meter | None = None) -> None:
         self._dataset, self._options, self._meter = dataset, options, meter or Meter()
-        self._spare: DataLoader[Any] | None = None  # with processes that live on
+        self._spare: DataLoader[Any] | None = None  # with processes that stay alive
         self._ended = False
 
     def run(self, requests: Iterable[Request] | None, *, seed: int | None = None) -> Generator[Any]:
         """Yield what the processes return, in order.
 
         Args:
-            requests: what to read, or None where the dataset is a stream.
-            seed: of the workers' own seeds; None goes on where the last run was.
+            requests: what to read, or None if the dataset is a stream.
+            seed: for the workers' own seeds; None continues after the last run.
 
         Raises:
             WorkerError: a process died or could not be started.
@@ -177,28 +176,29 @@ class Workers:
         try:
             yield from self._run(requests, seed, given)
         except (RuntimeError, OSError, EOFError) as error:
-            # Around all of it, as torch's handler of the signal that a child died raises between any two lines.
+            # Around all of it, because PyTorch's signal handler for a dead child raises between any two lines.
             if not given["num_workers"] or not is_death(error):
                 raise
             raise describe_death(error) from error
 
     def close(self) -> None:
-        """End the processes that wait for another run; that gets new ones."""
+        """End the processes that wait for the next run, which then gets new ones."""
         spare, self._spare = self._spare, None
         if spare is not None:
-            _shut_down(spare._iterator)  # noqa: SLF001  # the only way to end them now
+            _shut_down(spare._iterator)  # noqa: SLF001  # the only way to end them immediately
 
     def end(self) -> None:
-        """End the processes, for good, though something may still hold them.
+        """End the processes permanently, even if something still refers to them.
 
-        As long as one that died is held, torch tells of it whenever any process ends, between any two lines.
+        As long as a dead worker is referenced, PyTorch raises its error whenever any process ends, between any two
+        lines.
         """
         self._ended = True
         self.close()
 
     def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Generator[Any]:
         loader, self._spare = self._spare, None
-        if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # what has the processes
+        if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # it has the processes
             loader = None
         answers: Iterator[Any] | None = None
         healthy = False
@@ -235,11 +235,11 @@ class Workers:
             if healthy and given.get("persistent_workers"):
                 self._spare = loader
             elif not healthy:
-                # An error's traceback keeps the iterator alive, and its workers with it, until the error is dropped.
+                # An error's traceback keeps the iterator and its workers alive until the error is dropped.
                 _shut_down(answers)
 
     def _build(self, given: Mapping[str, Any], *, asked: bool) -> DataLoader[Any]:
-        import torch  # noqa: PLC0415  # where processes are needed
+        import torch  # noqa: PLC0415  # only needed if there are processes
 
         messages: Any = _Messages(given["num_workers"], self._dataset.order) if asked else None
         own = torch.Generator()
@@ -248,7 +248,7 @@ class Workers:
         )
 
     def _loader_type(self) -> type[DataLoader[Any]]:
-        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # where processes are needed
+        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # only needed if there are processes
 
         return QuickLoader
 
@@ -263,9 +263,9 @@ class Workers:
             if not loader.num_workers or _can_pickle((loader.dataset, loader.worker_init_fn)):
                 raise
             raise WorkerError(
-                f"the workers could not be started: dataset, collate_fn or worker_init_fn cannot be pickled: {error}\n"
+                f"cannot start the workers: dataset, collate_fn or worker_init_fn cannot be pickled: {error}\n"
                 "Workers that are not forked get a pickled copy. Define them at the top level of a module, or use "
-                'multiprocessing_context="fork" (of a DALI source: py_start_method="fork").'
+                'multiprocessing_context="fork" (for a DALI source: py_start_method="fork").'
             ) from error
         if loader.num_workers:
             watch(answers)
@@ -273,13 +273,14 @@ class Workers:
 
 
 class _Messages:
-    """Stands where a `DataLoader` has its sampler, so that workers that live on get other requests.
+    """Replaces the sampler of a `DataLoader`, so persistent workers can get new requests.
 
-    torch gives the workers what a sampler yields in turn, beginning with the first one whenever it is iterated over.
+    PyTorch sends what a sampler yields to the workers round-robin, starting with the first worker each time it is
+    iterated over.
 
     Args:
-        workers: how many there are; with none, requests stay as they are.
-        order: what the workers know from their start.
+        workers: how many there are; with none, requests stay unchanged.
+        order: the order that the workers know when they start.
     """
 
     def __init__(self, workers: int, order: Order | None) -> None:
@@ -297,7 +298,7 @@ class _Messages:
             worker = (worker + 1) % count
 
     def _introduction(self, request: Request, worker: int) -> Message:
-        """Return the numbers with the order; where none can be sent the request itself, which lists its samples."""
+        """Return the numbers with the order; if no order can be sent, the request itself, which lists its samples."""
         order = request.order
         if not isinstance(order, Order) or not order.travels:
             return request
@@ -313,7 +314,7 @@ class _Messages:
 
 
 def _inherited(first: Request, given: Mapping[str, Any]) -> Order | None:
-    """Return the order that new workers begin with: by their fork, or pickled with the dataset if that works."""
+    """Return the order that new workers start with: from their fork, or pickled with the dataset if that works."""
     order = first.order if isinstance(first.order, Order) and first.order.travels else None
     if order is None or not given["num_workers"]:
         return None
@@ -322,7 +323,7 @@ def _inherited(first: Request, given: Mapping[str, Any]) -> Order | None:
 
 def _forks(context: Any) -> bool:
     if context is None:
-        from torch.multiprocessing import get_start_method  # noqa: PLC0415  # where processes are needed
+        from torch.multiprocessing import get_start_method  # noqa: PLC0415  # only needed if there are processes
 
         return get_start_method() == "fork"
     return (context if isinstance(context, str) else context.get_start_method()) == "fork"
@@ -342,7 +343,7 @@ def _can_pickle(thing: Any) -> bool:
 def _shut_down(answers: Any) -> None:
     if is_copy(answers):
         return
-    with suppress(RuntimeError):  # what the handler says of a worker that is found dead here, between any two lines
+    with suppress(RuntimeError):  # PyTorch's signal handler raises if a worker is found dead here
         getattr(answers, "_shutdown_workers", _nothing)()
 
 
@@ -363,25 +364,25 @@ def heed(signals: Iterable[int]) -> None:
 
 
 def ignore(signals: Iterable[int]) -> None:
-    """Note that it does not any longer."""
+    """Note that it no longer handles them."""
     _heeded.remove(frozenset(signals))
 
 
 def heeded() -> frozenset[int]:
-    """Return the signals that the training process handles now, or did when this process was forked."""
+    """Return the signals that the training process handles now, or handled when this process was forked."""
     return frozenset().union(*_heeded)
 
 
 def outlive(signals: frozenset[int]) -> None:
-    """Let this worker live on when it gets one of these signals, unless its parent sends SIGTERM."""
+    """Let this worker survive these signals, unless its parent sends SIGTERM."""
     for number in signals - {signal.SIGTERM}:
         signal.signal(number, signal.SIG_IGN)
     if signal.SIGTERM in signals and hasattr(signal, "sigwaitinfo"):
-        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also in threads to come
+        signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})  # also in threads that start later
         threading.Thread(target=_end_for_parent, name="resumable-sigterm", daemon=True).start()
 
 
 def _end_for_parent() -> None:
     while signal.sigwaitinfo({signal.SIGTERM}).si_pid not in (os.getppid(), 0):
         pass
-    os._exit(0)  # as torch's own handler does
+    os._exit(0)  # as PyTorch's own handler does

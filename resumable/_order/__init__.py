@@ -1,1 +1,1 @@
-"""Which sample comes when: the cursor, the plan of global batches, the ranks that share them."""
+"""The order of samples: the cursor, the plan of global batches, and the ranks that share them."""

@@ -1,15 +1,15 @@
-"""Cursor: how far a stream is.
+"""Cursor: a position in a stream.
 
 Glossary, used the same in every file, message and page:
 
     sample index i    identity of a sample in its source, 0..N-1
-    position p        place in an epoch's order; the sampler maps it to a sample index
+    position p        index within an epoch's order; the sampler maps it to a sample index
     step              number of a global batch in an epoch; while batch k is being trained on, `cursor.step` is k + 1
     batch size B      samples per rank and step
     world size W      number of ranks
-    global batch G    samples of all ranks in a step (B * W where it is shared evenly)
-    element           what a source without sample indices gives at each draw; it is counted like a sample
-    delivered       returned by `next()`
+    global batch G    samples of all ranks in a step (B * W if it is divided evenly)
+    element           one item from a source without sample indices; it is counted like a sample
+    delivered         returned by `next()`
     acknowledged      known to be in the weights
 """
 
@@ -28,11 +28,11 @@ _LARGEST = 1 << 62
 
 @dataclass(frozen=True, slots=True, order=True)
 class Cursor:
-    """A place in the stream, the same on all ranks and for any number of ranks.
+    """A position in the stream, the same on all ranks and for any number of ranks.
 
-    After the last batch of an epoch the cursor stays at the end of that epoch; it moves to the next epoch when that is
-    begun, or when the iterator has said that the epoch is over (`StopIteration`). So `range(cursor.epoch, total)`
-    counts an epoch too many after a save at an epoch's last batch: begin at `Loader.epoch`, or use `Loader.epochs`.
+    After the last batch of an epoch, the cursor stays at the end of that epoch. It moves to the next epoch when that
+    one starts, or when the iterator has raised `StopIteration` for the earlier one. So after a save at an epoch's last
+    batch, `range(cursor.epoch, total)` counts one epoch too many: start at `Loader.epoch`, or use `Loader.epochs`.
 
     Args:
         epoch: number of the epoch, from 0.
@@ -50,11 +50,12 @@ class Cursor:
 
     @classmethod
     def from_dict(cls, values: Mapping[str, Any]) -> Cursor:
-        """Make the cursor of `as_dict`'s values.
+        """Return the cursor with the values from `as_dict`.
 
         Raises:
             KeyError: a field is missing.
-            ValueError: a field is no integer of 0 or more, or above 2**62, as positions are 64-bit integers.
+            ValueError: a field is not an integer of 0 or more, or is above 2**62, because positions are 64-bit
+                integers.
         """
         cursor = cls(values["epoch"], values["position"], values["step"])
         for name, value in asdict(cursor).items():

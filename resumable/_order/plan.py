@@ -1,17 +1,17 @@
-"""Plan: how an epoch's positions are cut into global batches, and a global batch into the shares of the ranks.
+"""Plan: how an epoch's positions are divided into global batches, and a global batch into the shares of the ranks.
 
-All of it is arithmetic on integers without a state. `Schedule` is the plan of epochs that are all alike: `N` is the
-number of positions of an epoch, `G` the global batch.
+It uses only integer arithmetic and has no state. `Schedule` is the plan for epochs of equal length: `N` is the number
+of positions of an epoch, `G` the global batch.
 
     tail policy   the last batch of an epoch                       samples per epoch
-    drop          left out where fewer than G are left             the multiple of G below N
+    drop          dropped if fewer than G are left                 the multiple of G below N
     partial       smaller                                          exactly N
-    pad           filled up to G from the epoch's beginning        N and fewer than G repeated
+    pad           filled up to G from the start of the epoch       N plus fewer than G repeated
     carry         filled up to G from the next epoch               exactly N
-    pad_ranks     smaller, filled up to a multiple of W            N and fewer than W repeated
-    drop_ranks    smaller, cut to a multiple of W                  the multiple of W below N
+    pad_ranks     smaller, filled up to a multiple of W            N plus fewer than W repeated
+    drop_ranks    smaller, truncated to a multiple of W            the multiple of W below N
 
-`W` is the number of ranks. The last two are what torch's `DistributedSampler` does.
+`W` is the number of ranks. The last two are equivalent to PyTorch's `DistributedSampler`.
 """
 
 from __future__ import annotations
@@ -34,14 +34,14 @@ _SMALLER = {"partial", "pad_ranks", "drop_ranks"}  # the tails whose last batch 
 
 
 class Padding(int):
-    """Index of a sample that only fills up the last batch (`tail="pad"`, `"pad_ranks"`); to be told by `isinstance`."""
+    """Index of a sample that only fills up the last batch (`tail="pad"`, `"pad_ranks"`); check it with `isinstance`."""
 
 
 class Segment(NamedTuple):
-    """A run of positions `start..stop-1` inside of one epoch, and the counter of the first of them.
+    """A range of positions `start..stop-1` inside one epoch, and the counter of the first of them.
 
-    `counter` keys the randomness: it goes on past the epoch's length where `pad` repeats samples, so that a repeated
-    sample is augmented in another way.
+    `counter` is the key of the randomness. It continues past the epoch's length if `pad` repeats samples, so a repeated
+    sample is augmented differently.
     """
 
     epoch: int
@@ -52,10 +52,10 @@ class Segment(NamedTuple):
 
 @runtime_checkable
 class Plan(Protocol):
-    """The global batches of every epoch, and who takes which part of them.
+    """The global batches of every epoch, and which rank gets which part of them.
 
-    A plan is a value: it can be pickled, two that answer alike are equal, and one that is to answer otherwise is
-    another plan. Worker processes get a copy, and are given the next one when it changes.
+    A plan is an immutable value: it can be pickled, and two plans with the same results are equal. Worker processes get
+    a copy, and a new one if the plan changes.
     """
 
     @property
@@ -72,15 +72,15 @@ class Plan(Protocol):
         ...
 
     def following(self, cursor: Cursor) -> Cursor:
-        """Return where the next epoch begins, after an epoch that ended at `cursor`."""
+        """Return where the next epoch starts, after an epoch that ended at `cursor`."""
         ...
 
     def total(self, cursor: Cursor) -> int:
-        """Count the global batches of the cursor's whole epoch: those done and those left."""
+        """Count all global batches of the cursor's epoch: those done and those left."""
         ...
 
     def beginning(self, epoch: int, here: Cursor) -> Cursor:
-        """Return where an epoch begins in the run that stands at `here`; the cursor itself where that is its epoch."""
+        """Return where an epoch starts in a run that is at `here`; the cursor itself if it is in that epoch."""
         ...
 
     def at(self, epoch: int, step: int) -> Cursor:
@@ -92,7 +92,7 @@ class Plan(Protocol):
         ...
 
     def segments(self, epoch: int, start: int, stop: int) -> Iterator[Segment]:
-        """Resolve positions that may go past the epoch's length into runs inside of epochs."""
+        """Resolve positions that may go past the epoch's length into ranges inside epochs."""
         ...
 
     def share(self, before: Cursor, after: Cursor, world: World) -> tuple[int, int]:
@@ -100,7 +100,7 @@ class Plan(Protocol):
         ...
 
     def smallest(self, cursor: Cursor) -> int:
-        """Return how many samples the smallest of the global batches has that are left in the cursor's epoch."""
+        """Return the number of samples in the smallest global batch that is left in the cursor's epoch."""
         ...
 
     def padding(self, start: int, stop: int) -> int:
@@ -108,7 +108,7 @@ class Plan(Protocol):
         ...
 
     def positions(self, epoch: int) -> int:
-        """Return how many positions an epoch has of its own; those after them are resolved by `segments`."""
+        """Return how many positions belong to an epoch itself; `segments` resolves those after them."""
         ...
 
 
@@ -119,12 +119,12 @@ class Schedule:
     Args:
         length: positions per epoch, `N`.
         global_batch: samples per step over all ranks, `G`.
-        tail: what happens with the last samples of an epoch.
-        ranks: number of ranks, `W`; only the tails that are named after them look at it.
+        tail: what happens to the last samples of an epoch.
+        ranks: number of ranks, `W`; only used by the tails that are named after them.
 
     Raises:
-        ConfigurationError: `G` is larger than `N`, so that `drop` and `carry` would have epochs without any batch; or
-            `W` is, so that `drop_ranks` would.
+        ConfigurationError: `G` is larger than `N`, so `drop` and `carry` would have epochs without any batch; or `W`
+            is, so `drop_ranks` would.
     """
 
     length: int
@@ -138,7 +138,7 @@ class Schedule:
                 f"the global batch is larger than the data: {self.global_batch} samples per step, "
                 f"{self.length} samples per epoch.\n"
                 f'With tail="{self.tail}" an epoch could have no batch at all. Use a batch size with which a step '
-                f'takes at most {self.length} samples over all ranks, or tail="partial" or tail="pad".'
+                f'takes at most {self.length} samples over all ranks, or use tail="partial" or tail="pad".'
             )
         if self.tail == "drop_ranks" and self.ranks > self.length:
             raise ConfigurationError(
@@ -167,22 +167,22 @@ class Schedule:
         return Cursor(cursor.epoch, stop, cursor.step + 1)
 
     def following(self, cursor: Cursor) -> Cursor:
-        """Return where the next epoch begins, after an epoch that ended at `cursor`."""
-        # Above the length is a place of other data, loaded with strict=False; else whole epochs would have no batch.
+        """Return where the next epoch starts, after an epoch that ended at `cursor`."""
+        # A position above the length is from different data (strict=False). Without `%`, epochs would have no batch.
         begin = max(cursor.position - self.length, 0) % self.length if self.tail == "carry" else 0
         return Cursor(cursor.epoch + 1, begin, 0)
 
     def total(self, cursor: Cursor) -> int:
-        """Count the global batches of the cursor's whole epoch: those done and those left."""
+        """Count all global batches of the cursor's epoch: those done and those left."""
         left = max(self.end - cursor.position, 0)
         whole = left // self.global_batch
         return cursor.step + (whole if self.tail == "drop" else -(-left // self.global_batch))
 
     def beginning(self, epoch: int, here: Cursor) -> Cursor:
-        """Return where an epoch begins in the run that stands at `here`; the cursor itself where that is its epoch.
+        """Return where an epoch starts in a run that is at `here`; the cursor itself if it is in that epoch.
 
-        With `carry`, an epoch begins after the samples that filled up the epochs before, so that a later one depends
-        on where the run stands. For an earlier one, `G` is taken to have never changed.
+        With `carry`, an epoch starts after the samples that filled up the epochs before it, so a later one depends on
+        the current position. For an earlier one, `G` is assumed to have never changed.
         """
         if epoch <= here.epoch or self.tail != "carry":
             return here if epoch == here.epoch else self.at(epoch, 0)
@@ -196,14 +196,14 @@ class Schedule:
         total = self.total(cursor)
         if not 0 <= step <= total:
             raise ConfigurationError(
-                f"epoch {epoch} has the steps 0..{total}, but step {step} was asked for.\n"
-                "There is no such batch. Use a step of that range (the last one is the end of the epoch)."
+                f"epoch {epoch} has {total} batches, so step {step} does not exist.\n"
+                f"Use a step from 0 to {total} ({total} is the end of the epoch)."
             )
         position = begin + step * self.global_batch
         return Cursor(epoch, min(position, self.end) if self.tail in _SMALLER else position, step)
 
     def segments(self, epoch: int, start: int, stop: int) -> Iterator[Segment]:
-        """Resolve positions that may go past the epoch's length into runs inside of epochs."""
+        """Resolve positions that may go past the epoch's length into ranges inside epochs."""
         for lap in range(start // self.length, -(-stop // self.length)):
             offset = lap * self.length
             first, last = max(start, offset), min(stop, offset + self.length)
@@ -217,38 +217,38 @@ class Schedule:
         return share(before.position, after.position, world)
 
     def smallest(self, cursor: Cursor) -> int:
-        """Return the size of the last batch; that of any other one where the last is whole, or none is left."""
+        """Return the size of the last batch; `G` if the last batch is complete, or none is left."""
         last = max(self.length - cursor.position, 0) % self.global_batch if self.tail == "partial" else 0
         return last or self.global_batch
 
     def padding(self, start: int, stop: int) -> int:
-        """Return how many of the positions repeat samples of the epoch's beginning."""
+        """Return how many of the positions repeat samples from the start of the epoch."""
         return 0 if self.tail == "carry" else max(stop - max(start, self.length), 0)
 
     def positions(self, epoch: int) -> int:  # noqa: ARG002  # the protocol has it
-        """Return the length, which all epochs have."""
+        """Return the length, which is the same for all epochs."""
         return self.length
 
 
 def share(start: int, stop: int, world: World) -> tuple[int, int]:
     """Return the contiguous part of the positions `start..stop-1` that belongs to this rank.
 
-    Contiguous and not strided: the ranks' parts, one after the other, are the global batch in its order.
+    Contiguous, not strided: concatenated, the ranks' parts are the global batch in its order.
     """
     count = stop - start
     return start + count * world.rank // world.size, start + count * (world.rank + 1) // world.size
 
 
 def check_share(global_batch: int, world: World) -> None:
-    """Refuse a global batch that these ranks cannot share; their shares may differ by one sample.
+    """Reject a global batch that these ranks cannot share; their shares may differ by one sample.
 
     Raises:
-        UnevenBatchError: some rank would get none.
+        UnevenBatchError: a rank would get none.
     """
     if global_batch >= world.size:
         return
     raise UnevenBatchError(
-        f"a global batch of {global_batch} samples cannot be shared by {world.size} ranks.\n"
+        f"{world.size} ranks cannot share a global batch of {global_batch} samples.\n"
         "A rank would get no sample, and the others would wait for it. "
         f'Use at most {global_batch} ranks, or wrap(..., on_change="keep_local") to keep the batch of each rank '
         'instead, or a larger batch_size with on_change="continue".'

@@ -1,4 +1,4 @@
-"""World: which of how many processes this one is."""
+"""World: the rank of this process and the number of ranks."""
 
 from __future__ import annotations
 
@@ -14,19 +14,19 @@ __all__ = ["Found", "World", "find", "several_ranks"]
 
 
 class _Pair(NamedTuple):
-    """Variables of the environment that a launcher sets on each rank."""
+    """Environment variables that a launcher sets on each rank."""
 
     rank: str
     size: str
     launcher: str
 
     def text(self) -> str:
-        """Return both with their values, for messages."""
+        """Return both variables with their values, for messages."""
         return f"{self.rank}={os.environ[self.rank]!r}, {self.size}={os.environ[self.size]!r}"
 
 
-# The first pair that is there counts. SLURM's last: mpirun starts one helper per node by `srun`, and the ranks that the
-# helper starts inherit its variables.
+# The first pair that is set counts. SLURM's is last: mpirun starts one helper per node with `srun`, and the ranks that
+# the helper starts inherit its variables.
 _VARIABLES = (
     _Pair("RANK", "WORLD_SIZE", "torchrun"),
     _Pair("OMPI_COMM_WORLD_RANK", "OMPI_COMM_WORLD_SIZE", "mpirun"),  # OpenMPI
@@ -36,24 +36,24 @@ _VARIABLES = (
 )
 _PMIX = "PMIX_RANK"
 _SAY_IT = (
-    "say it in the script: wrap(..., world=World(rank, size)), with the number of this process, from 0 on, and the "
-    "number of all processes."
+    "set it in the script: wrap(..., world=World(rank, size)), with the number of this process, counted from 0, and "
+    "the number of all processes."
 )
-_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's numbers of the batch script, of an interactive shell and the like
+_FIRST_SPECIAL_STEP = 0xFFFFFFF0  # SLURM's step numbers for the batch script, an interactive shell and others
 
 
 @dataclass(frozen=True, slots=True)
 class World:
-    """Rank and world size: who reads which part of a global batch, never the order.
+    """Rank and world size: they decide who reads which part of a global batch, never the order.
 
     Args:
         rank: number of this process, `0..size-1`.
         size: number of processes that train together.
 
-    Both are kept as Python integers, whatever kind of integer was given.
+    Both are stored as Python integers.
 
     Raises:
-        ConfigurationError: `rank` or `size` is no integer, or out of range.
+        ConfigurationError: `rank` or `size` is not an integer, or is out of range.
     """
 
     rank: int = 0
@@ -66,31 +66,32 @@ class World:
             rank, size = -1, 0
         if not 0 <= rank < size or isinstance(self.rank, bool) or isinstance(self.size, bool):
             raise ConfigurationError(
-                f"a rank must be an integer in 0..size-1, but rank={self.rank!r} and size={self.size!r}.\n"
-                "No share of the data belongs to it. Give World(rank, size) the number of this process, from 0 on, and "
-                "the number of all processes that train together. Each of them needs another rank."
+                f"rank must be an integer from 0 to size - 1, but rank={self.rank!r} and size={self.size!r}.\n"
+                "No share of the data would belong to it. Pass World(rank, size) with the number of this process, "
+                "counted from 0, and the number of all processes that train together. Each process needs a different "
+                "rank."
             )
         object.__setattr__(self, "rank", rank)
         object.__setattr__(self, "size", size)
 
     @classmethod
     def detect(cls) -> World:
-        """Find the world of this process.
+        """Detect the world of this process.
 
-        From `torch.distributed` where a process group is initialised, else from the variables of `torchrun`, of MPI's
-        launchers (OpenMPI, and those that speak PMI) and of SLURM's `srun`, else a single process. Imports nothing.
+        From `torch.distributed` if a process group is initialized, else from the variables of `torchrun`, of MPI
+        launchers (OpenMPI, and those that support PMI) and of SLURM's `srun`, else a single process. Imports nothing.
 
         Raises:
-            ConfigurationError: variables say a rank that there is not, or which rank this is and not of how many.
+            ConfigurationError: the variables set an impossible rank, or a rank without the number of ranks.
         """
         found = find()
         return _ALONE if found is _NOTHING else cls(found.rank, found.size)
 
 
 class Found(NamedTuple):
-    """Rank and world size as they were found, and what said so.
+    """Rank and world size, and how they were detected.
 
-    `variables` are those of the environment, where they alone said it.
+    `variables` lists the environment variables if only they were used.
     """
 
     rank: int = 0
@@ -100,7 +101,7 @@ class Found(NamedTuple):
 
     @property
     def world(self) -> World:
-        """Rank and world size alone."""
+        """Only rank and world size."""
         return _ALONE if self is _NOTHING else World(self.rank, self.size)
 
 
@@ -108,7 +109,7 @@ _NOTHING, _ALONE = Found(), World()
 
 
 def find() -> Found:
-    """Find the rank of this process and the number of ranks, as `World.detect` says.
+    """Detect the rank of this process and the number of ranks, in the same way as `World.detect`.
 
     Raises:
         ConfigurationError: as for `World.detect`.
@@ -127,28 +128,28 @@ def find() -> Found:
 
 
 def several_ranks() -> str | None:
-    """Return the variable, with its value, that says that there are several ranks; None if none does."""
+    """Return a variable, with its value, that shows that there are several ranks; None if there is none."""
     sizes = (pair.size for pair in (*_VARIABLES, *_of_step()))
     return next((f"{name}={os.environ[name]}" for name in sizes if os.environ.get(name, "1") != "1"), None)
 
 
-# Asking `os.environ` for a variable that is not there raises an error inside, so that all of them take 10 microseconds.
-# The dict in which CPython keeps them tells in half of one that there are none. A rank is looked for at every step.
+# Reading a missing variable from `os.environ` raises an exception internally, so reading all of them takes 10 µs. The
+# dict in which CPython keeps them shows in 0.5 µs that none is set. This is checked at every step.
 _ENVIRON = os.environ
 _KEPT: Any = getattr(_ENVIRON, "_data", None)
 _KEYS = frozenset(map(getattr(_ENVIRON, "encodekey", str), (*(rank for rank, *_ in _VARIABLES), _PMIX)))
 
 
 def _names_ranks() -> bool:
-    """Return whether the environment may say which rank this is; in most processes it does not."""
+    """Return whether the environment may set the rank of this process; in most processes it does not."""
     known = os.environ is _ENVIRON and isinstance(_KEPT, dict)
     return not (known and _KEPT.keys().isdisjoint(_KEYS))
 
 
 def _of_step() -> list[_Pair]:
-    """Return SLURM's variables of a job, where `srun` has set them to those of a step: some containers keep no others.
+    """Return SLURM's variables of a job, if `srun` has set them for a step: some containers keep no others.
 
-    In a batch script without `srun` they are there, too, and one process runs it.
+    In a batch script without `srun` they are also set, although a single process runs it.
     """
     step = os.environ.get("SLURM_STEP_ID", "")
     return (
@@ -157,11 +158,11 @@ def _of_step() -> list[_Pair]:
 
 
 def _read(pair: _Pair, *others: _Pair) -> tuple[int, int]:
-    """Return the rank and the number of ranks that two variables say.
+    """Return the rank and the number of ranks from two variables.
 
     Args:
         pair: their names.
-        others: further pairs that are set and do not count.
+        others: further pairs that are set but not used.
 
     Raises:
         ConfigurationError: they are not integers, or there is no such rank.
@@ -170,34 +171,34 @@ def _read(pair: _Pair, *others: _Pair) -> tuple[int, int]:
     if rank is not None and size is not None and 0 <= rank < size:
         return rank, size
     also = "".join(
-        f"\nThe environment also has {other.text()}: they count once the others are unset." for other in others
+        f"\nThe environment also has {other.text()}: they are used once the others are unset." for other in others
     )
     raise ConfigurationError(
         f"the environment says that this process is rank {os.environ[pair.rank]} of {os.environ[pair.size]}: "
         f"{pair.text()}.\n"
-        "Both must be integers, the first from 0 to the second less 1. This process would read another rank's share of "
-        f"the data, or none. {pair.launcher} sets both on each rank: start the script by it, or correct the variable "
-        f"that is wrong. If the script runs in one process alone, unset both. Or {_SAY_IT}{also}"
+        "Both must be integers, and the first must be from 0 to the second minus 1. This process would read the data "
+        f"of a different rank, or none. {pair.launcher} sets both on each rank: start the script with it, or fix the "
+        f"wrong variable. If the script runs as a single process, unset both. Or {_SAY_IT}{also}"
     )
 
 
 def _refuse_lone_rank() -> None:
-    """Refuse a rank of which no variable says how many there are; number 0 may be the only one.
+    """Reject a rank if no variable says how many ranks there are, unless it is rank 0, which may be the only one.
 
     Raises:
-        ConfigurationError: there is one.
+        ConfigurationError: there is such a rank.
     """
     pair = next((pair for pair in _VARIABLES if pair.rank in os.environ and _integer(pair.rank) != 0), None)
     if pair is not None:
         name = pair.rank
-        says = f"{pair.size}, which would say of how many, is not set"
-        way = f"Start the script by {pair.launcher}, which sets both. If it runs in one process alone, unset {name}."
+        says = f"but {pair.size}, which says how many there are, is not set"
+        way = f"Start the script with {pair.launcher}, which sets both. If it runs as a single process, unset {name}."
     elif _PMIX in os.environ:
-        name, says, way = _PMIX, "no variable says of how many", "Start the script by torchrun or srun."
+        name, says, way = _PMIX, "but no variable says how many there are", "Start the script with torchrun or srun."
     else:
         return
     raise ConfigurationError(
-        f"the environment says that this process is rank {os.environ[name]}: {name}={os.environ[name]!r}, and {says}.\n"
+        f"the environment says that this process is rank {os.environ[name]}: {name}={os.environ[name]!r}, {says}.\n"
         f"Each rank would read all the data. {way} Or read the first batch after init_process_group(), or {_SAY_IT}"
     )
 

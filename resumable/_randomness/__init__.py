@@ -1,1 +1,1 @@
-"""Random numbers as functions of a key, and the global generators that augmentation code draws from."""
+"""Random numbers as functions of a key, and seeding of the global RNGs that augmentation code uses."""

@@ -1,8 +1,8 @@
-"""Random numbers that are functions of a key and a counter, made of integers only.
+"""Random numbers as functions of a key and a counter, using only integers.
 
-Everything random in this package (order, augmentation seeds, weighted draws) comes from here. There is no generator
-with a state: a number is computed from *where* it is used, so any place of a stream can be computed without the places
-before it. Integer arithmetic gives the same bits on every platform and with every version of NumPy.
+Everything random in this package (order, augmentation seeds, weighted sampling) uses these functions. There is no RNG
+with a state: a number is computed from *where* it is used, so any position of a stream can be computed without the
+positions before it. Integer arithmetic produces the same bits on every platform and with every NumPy version.
 """
 
 from __future__ import annotations
@@ -48,10 +48,10 @@ def derive(*parts: int | str, words: int, purpose: bytes) -> Words:
     """Derive 64-bit words from any integers and strings with BLAKE2b in counter mode.
 
     Args:
-        parts: what the words depend on, such as length, seed and epoch. The encoding is injective: no two different
-            lists of parts give the same message.
+        parts: what the words depend on, such as length, seed and epoch. The encoding is injective: different lists of
+            parts always have different messages.
         words: how many words.
-        purpose: at most 16 bytes that separate the uses from each other.
+        purpose: at most 16 bytes that distinguish the uses.
 
     Returns:
         Array of shape `(words,)`.
@@ -74,10 +74,10 @@ def _encode(part: int | str) -> bytes:
 
 
 def mix64(x: Words) -> Words:
-    """Mix the bits of every word (the finaliser of SplitMix64, variant 13 of Stafford).
+    """Mix the bits of every word (the finalizer of SplitMix64, Stafford's variant 13).
 
     Args:
-        x: words of any shape; left as they are.
+        x: words of any shape; not modified.
 
     Returns:
         New words of the same shape.
@@ -101,12 +101,12 @@ def random_u64(key: Words, counters: ArrayLike) -> Words:
         Words of the shape of `counters`.
     """
     array = np.asarray(counters)
-    counted = np.atleast_1d(array).astype(_U64) * _GOLDEN + key[0]  # NumPy warns of overflow where there is no axis
+    counted = np.atleast_1d(array).astype(_U64) * _GOLDEN + key[0]  # for scalars, NumPy warns about the overflow
     return mix64(mix64(counted) ^ key[1]).reshape(array.shape)
 
 
 def scale(words: Words, total: int) -> Words:
-    """Map 64 random bits evenly to `0..total-1`: the high word of a product of 64 by 64 bits."""
+    """Map 64 random bits evenly to `0..total-1`: the high word of the 128-bit product."""
     low, high = words & _LOW, words >> _HALF
     t_low, t_high = np.uint64(total) & _LOW, np.uint64(total) >> _HALF
     middle_1, middle_2 = high * t_low, low * t_high
@@ -116,12 +116,12 @@ def scale(words: Words, total: int) -> Words:
 
 
 def random_int(key: tuple[int, int], counter: int) -> int:
-    """Compute `random_u64` of one counter, ten times faster than NumPy does it for one."""
+    """Compute `random_u64` for one counter, ten times faster than NumPy."""
     return mix_int(mix_int((counter * int(_GOLDEN) + key[0]) & _MASK) ^ key[1])
 
 
 def mix_int(x: int) -> int:
-    """Compute `mix64` of one word."""
+    """Compute `mix64` for one word."""
     x ^= x >> 30
     x = x * 0xBF58476D1CE4E5B9 & _MASK
     x ^= x >> 27
@@ -140,27 +140,27 @@ def check_seed(seed: object) -> int:
     """Return a seed as a Python integer.
 
     Raises:
-        ConfigurationError: it is negative, or no integer.
+        ConfigurationError: it is negative, or not an integer.
     """
     try:
-        value = operator.index(seed)  # type: ignore[arg-type]  # what is no integer raises
+        value = operator.index(seed)  # type: ignore[arg-type]  # raises if it is not an integer
     except TypeError:
         value = -1
     if value < 0 or isinstance(seed, bool):
         raise ConfigurationError(
             f"the seed must be an integer of 0 or more, but it is {seed!r}.\n"
-            "The order of the samples is computed from it, so it has to be exact. Use for instance seed=0."
+            "The order of the samples is computed from it, so it must be exact. For example, use seed=0."
         )
     return value
 
 
 class BlockCache:
-    """Evaluate an array function of a range in aligned blocks, so that small ranges cost a slice.
+    """Evaluate an array function of a range in aligned blocks, so a small range only costs a slice.
 
-    A block is evaluated where most of it will be asked for: where ranges follow each other closely. What is asked for
-    out of the blue, and the share of one among hundreds of ranks, is evaluated by itself.
+    A block is evaluated if most of it will be needed, because ranges follow each other closely. Isolated ranges, and
+    the share of one among hundreds of ranks, are evaluated directly.
 
-    The cache is never state: without it, the answers are the same and slower. Several threads may ask at once.
+    The cache is never part of a state: without it, the results are the same, only slower. Several threads may use it.
 
     Args:
         function: maps `(start, stop)` to an array of `stop - start` elements.
@@ -168,13 +168,13 @@ class BlockCache:
     """
 
     BLOCK = 4096
-    CLOSE = 256  # values between two ranges that cost as much as a call for one of them
+    CLOSE = 256  # gap between two ranges, in values, up to which a block pays off
 
     def __init__(self, function: Callable[[int, int], NDArray[np.generic]], length: int) -> None:
         self._function = function
         self._length = length
-        self._kept: tuple[int, NDArray[np.generic]] = -1, np.empty(0)  # one value, so that threads see both or neither
-        self._last = -self.BLOCK  # where the last range began
+        self._kept: tuple[int, NDArray[np.generic]] = -1, np.empty(0)  # one value, so threads see both or neither
+        self._last = -self.BLOCK  # where the last range started
 
     def take(self, start: int, stop: int) -> NDArray[np.generic]:
         """Return the values of `start..stop-1`; a view that must not be written to."""

@@ -1,9 +1,9 @@
-"""Randomness that belongs to the sample: seeds per (seed, epoch, position), and global generators that are left alone.
+"""Randomness per sample: seeds per (seed, epoch, position), and protection of the trainer's global RNGs.
 
-Augmentation code draws from the global generators of `random`, `numpy.random` and torch. Before each sample they are
-seeded with the sample's own key, so that what a sample gets depends neither on the worker that reads it, nor on what
-was read before it. In the training process they are put back afterwards, so that loading never changes the trainer's
-own randomness (dropout, initialisation).
+Augmentation code uses the global RNGs of `random`, `numpy.random` and PyTorch. Before each sample they are seeded with
+the sample's own key. So a sample's randomness depends neither on the worker that reads it, nor on the samples read
+before it. In the training process the RNGs are restored afterwards, so loading never changes the trainer's own
+randomness (dropout, initialization).
 """
 
 from __future__ import annotations
@@ -38,22 +38,22 @@ __all__ = [
 ]
 
 
-# ------------------------------------------------------------------ generators
+# ------------------------------------------------------------------ global RNGs
 #
-# The global generators of `random` and `numpy.random`, looked at in less than a microsecond.
+# Reads the states of the global RNGs of `random` and `numpy.random` in less than 1 µs.
 #
-# Their states are large, and the public ways to read them take up to 30 microseconds, as they make a Python number of
-# each word. So the words are copied as they lie in memory: NumPy says where that is (`BitGenerator.ctypes`), and for
-# `random` it is tried, on a generator of ours, whether they lie where CPython has them. Where they do not, the public
-# way is taken. Nothing is written in this manner.
+# These states are large, and the public functions take up to 30 µs, because they create a Python number for each word.
+# So the words are copied directly from memory. NumPy documents the address (`BitGenerator.ctypes`). For `random`, a
+# separate instance is used to check whether the words are where CPython has them. If not, the public functions are
+# used. Nothing is ever written to these addresses.
 
 _numpy_random: Any = np.random  # its stubs leave out the functions that swap the bit generator
 
-_WORDS = struct.Struct("625I")  # of a Mersenne Twister, with the place among them
+_WORDS = struct.Struct("625I")  # of a Mersenne Twister, including the position among them
 
 
 class Generator(Protocol):
-    """A global generator that is slow to seed."""
+    """A global RNG that is slow to seed."""
 
     name: str
 
@@ -62,15 +62,15 @@ class Generator(Protocol):
         ...
 
     def look(self) -> Any:
-        """Return its whole state, to compare and to put back."""
+        """Return its complete state, to compare and to restore."""
         ...
 
     def changed(self, look: Any) -> bool:
-        """Return whether its state is another one now, as it was drawn from, or seeded."""
+        """Return whether it was used or seeded since."""
         ...
 
     def put_back(self, look: Any) -> None:
-        """Give it a state that it had."""
+        """Restore an earlier state."""
         ...
 
 
@@ -98,7 +98,7 @@ class _Python:
         self._own.setstate(self.state_of(look))
 
     def state_of(self, look: tuple[Any, Any]) -> tuple[Any, ...]:
-        """Return what `random.getstate()` gave at a look."""
+        """Return the result that `random.getstate()` had when the state was read."""
         words, normal = look
         if not isinstance(words, bytes):
             state: tuple[Any, ...] = words
@@ -113,11 +113,11 @@ def _memory_of(generator: random.Random) -> memoryview:
 
 
 def _lies_as_expected() -> bool:
-    """Return whether a generator's place and words begin where the head of an object ends, as in CPython."""
+    """Return whether an RNG's position and words start where the object header ends, as in CPython."""
     base: Any = random.Random.__base__
     if sys.implementation.name != "cpython" or base.__basicsize__ < object.__basicsize__ + _WORDS.size:
         return False
-    trial = random.Random(1)  # nothing is drawn from it that counts
+    trial = random.Random(1)  # a separate instance
     memory, seen = _memory_of(trial), []
     for _ in range(3):
         place, *numbers = _WORDS.unpack(memory.tobytes())
@@ -137,7 +137,7 @@ class _Numpy:
         return "NUMPY"
 
     def seed(self, key: int) -> None:
-        np.random.seed(key >> 32)  # noqa: NPY002  # the global one is meant
+        np.random.seed(key >> 32)  # noqa: NPY002  # intentionally the global RNG
 
     def look(self) -> tuple[Any, Any, float | None]:
         bits = _numpy_random.get_bit_generator()
@@ -148,7 +148,7 @@ class _Numpy:
         now = _numpy_random.get_bit_generator()
         if now is not bits or self._words(bits) != words:
             return True
-        return normal is not None and kept_normal() != normal  # one that came since took words
+        return normal is not None and kept_normal() != normal  # a new one would have used words
 
     def put_back(self, look: tuple[Any, Any, float | None]) -> None:
         bits, words, normal = look
@@ -162,10 +162,10 @@ class _Numpy:
             keep_normal(normal)
 
     def state_of(self, look: tuple[Any, Any, float | None]) -> tuple[Any, ...]:
-        """Return what `numpy.random.get_state()` gave at a look."""
+        """Return the result that `numpy.random.get_state()` had when the state was read."""
         bits, words, normal = look
         if not isinstance(bits, np.random.MT19937):  # which `numpy.random.seed` cannot seed
-            return tuple(np.random.get_state(legacy=True))  # noqa: NPY002  # the global one is meant
+            return tuple(np.random.get_state(legacy=True))  # noqa: NPY002  # intentionally the global RNG
         *numbers, place = _WORDS.unpack(words)
         return "MT19937", numbers, place, int(normal is not None), normal or 0.0
 
@@ -183,25 +183,25 @@ ALL: tuple[Generator, ...] = (PYTHON, NUMPY)
 
 
 class _NoState:
-    """Stands for the bit generator, whose state is slow to read, where what NumPy keeps beside it is asked for."""
+    """Replaces the bit generator, whose state is slow to read, while NumPy's other state is read."""
 
     state: ClassVar = {"bit_generator": "none"}
 
 
 def kept_normal() -> float | None:
-    """Return the normal deviate that NumPy's global generator keeps for its next call, or None."""
+    """Return the normal deviate that NumPy's global RNG keeps for its next call, or None."""
     legacy = _numpy_random.get_state.__self__
     generator = legacy._bit_generator  # noqa: SLF001  # the public way to the deviate copies 624 words one by one
-    legacy._bit_generator = _NoState  # noqa: SLF001  # likewise
+    legacy._bit_generator = _NoState  # noqa: SLF001  # the same
     try:
         state = legacy.get_state(legacy=False)
     finally:
-        legacy._bit_generator = generator  # noqa: SLF001  # likewise
+        legacy._bit_generator = generator  # noqa: SLF001  # the same
     return float(state["gauss"]) if state["has_gauss"] else None
 
 
 def keep_normal(deviate: float) -> None:
-    """Let NumPy's global generator keep a normal deviate for its next call."""
+    """Let NumPy's global RNG keep a normal deviate for its next call."""
     state = _numpy_random.get_state(legacy=False)
     _numpy_random.set_state({**state, "has_gauss": 1, "gauss": deviate})
 
@@ -219,7 +219,7 @@ class SampleKeys:
     Args:
         seed: the loader's seed.
         epoch: the epoch.
-        stream: further integers that set this stream apart, such as the number of a worker.
+        stream: further integers that identify the stream, such as the number of a worker.
     """
 
     def __init__(self, seed: int, epoch: int, *stream: int) -> None:
@@ -231,22 +231,22 @@ class SampleKeys:
         return random_u64(self._sample, np.arange(start, stop))
 
     def batch(self, position: int) -> int:
-        """Compute the key of the batch that begins at `position`."""
+        """Compute the key of the batch that starts at `position`."""
         return random_int(self._batch, position)
 
 
 def reseed(key: int) -> None:
-    """Seed the global generators of `random`, `numpy.random` and (where it is loaded) torch on the CPU.
+    """Seed the global RNGs of `random`, `numpy.random` and, if it is loaded, PyTorch on the CPU.
 
-    About 6 microseconds. `torch.manual_seed` would take 90 and more, as it also visits every accelerator.
+    Takes about 6 µs. `torch.manual_seed` would take at least 90 µs, because it also seeds every accelerator.
     """
     random.seed(key)
-    np.random.seed(key >> 32)  # noqa: NPY002  # the legacy generator is the one that augmentation code draws from
+    np.random.seed(key >> 32)  # noqa: NPY002  # augmentation code uses the legacy RNG
     torch_seed()(key & POSITIVE)
 
 
 def states() -> tuple[object, ...]:
-    """Return the states of the same generators, to compare; about 20 microseconds."""
+    """Return the states of the same RNGs, to compare; takes about 20 µs."""
     torch = sys.modules.get("torch")
     name, words, *rest = np.random.get_state()  # noqa: NPY002  # as above
     ours = None if torch is None else torch.default_generator.get_state().numpy().tobytes()
@@ -257,28 +257,28 @@ POSITIVE = (1 << 63) - 1
 
 
 def torch_seed() -> Callable[[int], object]:
-    """Return the function that seeds torch's global generator on the CPU; it does nothing where torch is not loaded.
+    """Return the function that seeds PyTorch's global RNG on the CPU; it does nothing if torch is not loaded.
 
-    The generator uses the low 32 bits of a seed. It is to get 63 of a key, so that `torch.initial_seed()` fits into a
-    tensor. What the function returns is true.
+    The RNG uses the low 32 bits of a seed. Pass 63 bits of a key, so `torch.initial_seed()` fits into a tensor. The
+    function returns a true value.
     """
     torch = sys.modules.get("torch")
     return _nothing if torch is None else torch.default_generator.manual_seed
 
 
-def _nothing(key: int) -> bool:  # noqa: ARG001  # like the other
+def _nothing(key: int) -> bool:  # noqa: ARG001  # the same signature
     return True
 
 
 class isolated:  # noqa: N801  # used like a function
-    """Context that gives the global generators back as they were found, whatever is drawn or seeded inside.
+    """Context that restores the global RNGs at its end, even if they are used or seeded inside.
 
-    NumPy's bit generator is swapped for a spare one instead of copied. The normal deviate that `numpy.random.randn`
-    keeps for its next call is no part of it, and is kept beside it.
+    NumPy's bit generator is swapped for a spare one instead of copied. It does not include the normal deviate that
+    `numpy.random.randn` keeps for its next call, so that is saved separately.
 
     Args:
-        key: seed the generators with it at the beginning.
-        but: generators that stay as they are, as the caller looks after them.
+        key: seed the RNGs with it at the start.
+        but: RNGs to leave unchanged, because the caller handles them.
     """
 
     __slots__ = ("_but", "_key", "_normal", "_numpy", "_python", "_spare", "_torch")

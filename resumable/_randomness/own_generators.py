@@ -1,7 +1,7 @@
-"""The generators that a source has of its own, seeded for each sample like the global ones.
+"""A source's own generators, which are seeded for each sample like the global ones.
 
-Each is seeded with the sample's key mixed with a digest of the generator's path, so that two generators of one pipeline
-draw different numbers. What a key gives is pinned by test vectors.
+The seed is the sample's key mixed with a digest of the generator's path, so two generators of one pipeline yield
+different numbers. Test vectors pin the numbers for a key.
 """
 
 from __future__ import annotations
@@ -45,17 +45,17 @@ __all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators"]
 
 # ------------------------------------------------------------------ finding
 #
-# Finds the generators that a source has of its own, as `self.rng = numpy.random.default_rng(0)` in a transform.
+# Finds a source's own generators, such as `self.rng = numpy.random.default_rng(0)` in a transform.
 #
-# What is looked at is what the source is made of: attributes, elements of containers, what functions are bound to,
-# close over or have as defaults, and what functions and methods take by name from the module that they are in. No code
-# of the source is called, not even a property, a metaclass or `__hash__` of a key: no object hides generators next to
-# it. A generator has a path, as `dataset.transform.steps[1].rng`, which is the same in every process.
+# The search covers the objects of the source: attributes, elements of containers, objects that functions are bound to,
+# close over or have as defaults, and globals that functions and methods use from their own module. It calls no code of
+# the source, not even a property, a metaclass or `__hash__` of a key. So no object can hide a generator next to it.
+# Each generator has a path, such as `dataset.transform.steps[1].rng`, which is the same in every process.
 
-_MOST_OBJECTS = 5000  # objects that are looked at, the nearest first
-_EACH = 64  # elements of a container that are looked at; a list of samples is longer
+_MOST_OBJECTS = 5000  # objects to inspect, the nearest first
+_EACH = 64  # elements of a container to inspect; a list of samples is longer
 _OURS = __name__.partition(".")[0]
-_LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch"}) - {"__main__"}  # have none, or the global ones
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch"}) - {"__main__"}  # have none but the global ones
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type),
     *(np.ndarray, np.generic, np.dtype, types.ModuleType, types.CodeType, types.BuiltinFunctionType),
@@ -66,7 +66,7 @@ _NUMPY = np.random.Generator, np.random.RandomState
 _GLOBAL: Any = random.getstate.__self__, np.random.get_state.__self__  # type: ignore[attr-defined]  # methods of these
 
 
-# Read past what a user's subclass may say of itself.
+# Accessors that a user's subclass cannot override.
 _OF_PARTIAL: dict[str, Any] = {"": partial.func, ".args": partial.args, ".keywords": partial.keywords}
 _OF_METHODS: dict[type, Any] = {
     staticmethod: staticmethod.__func__,
@@ -76,15 +76,15 @@ _OF_METHODS: dict[type, Any] = {
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
 _PLAIN_KEYS = (str, int, float, complex, bool, bytes, type(None))
 
-_known: dict[int, tuple[weakref.ref[type], list[Place]]] = {}  # by number, as a class need not be hashable
+_known: dict[int, tuple[weakref.ref[type], list[Place]]] = {}  # by id, because a class may not be hashable
 
 
 class Place(NamedTuple):
-    """Where something is.
+    """Where an object is found.
 
     Args:
-        path: from a root, for messages, and to tell it from others.
-        get: returns what is there now; None where nothing is any more.
+        path: from a root, for messages, and to identify it.
+        get: returns the object that is there now; None if there is none.
     """
 
     path: str
@@ -92,18 +92,18 @@ class Place(NamedTuple):
 
 
 def find_generators(roots: Mapping[str, Any]) -> list[Place]:
-    """Find generators; of one that is in several places, the one that is nearest to a root.
+    """Find generators. If one is in several places, the nearest to a root is returned.
 
     Args:
-        roots: what is looked into, by the names with which paths begin.
+        roots: the objects to search, by the name with which their paths start.
     """
     return list(_Search().run(_there(name, root) for name, root in roots.items()))
 
 
 class _Search:
     def __init__(self) -> None:
-        self._seen: dict[int, Any] = {}  # held, so that no other thing gets the number of one
-        self._classes: dict[int, type] = {}  # by number, as a metaclass may forbid to hash its classes
+        self._seen: dict[int, Any] = {}  # keeps the objects, so no new one gets the same id
+        self._classes: dict[int, type] = {}  # by id, because a metaclass may make its classes unhashable
 
     def run(self, roots: Iterable[Place]) -> Iterator[Place]:
         waiting = deque(roots)
@@ -132,7 +132,7 @@ class _Search:
         return [*elements, *_attributes(thing, path), *_wrapped(thing, path), *self._of_class(kind)]
 
     def _of_class(self, kind: type) -> Iterator[Place]:
-        """Yield what a class and its bases have, and what their methods use of their modules."""
+        """Yield the objects of a class and its bases, and those that their methods use from their modules."""
         for base in mro_of(kind):
             if id(base) not in self._classes:
                 self._classes[id(base)] = base
@@ -140,12 +140,12 @@ class _Search:
 
 
 def _known_of(base: type) -> list[Place]:
-    """Return what a class itself has; searched once."""
+    """Return the objects of a class itself; searched once."""
     reference, known = _known.get(id(base), (None, []))
     if reference is not None and reference() is base:
         return known
     found = list(_of_one_class(base))
-    if "<locals>" not in qualname_of(base):  # what is found may hold the class, which a module does anyway
+    if "<locals>" not in qualname_of(base):  # a cached object may keep its class alive, as a module does anyway
         _known[id(base)] = weakref.ref(base, partial(_forget, id(base))), found
     return found
 
@@ -165,12 +165,12 @@ def _of_one_class(base: type) -> Iterator[Place]:
             yield Place(path, partial(members_of(base).get, name))
         inner = [member.__get__(value) for known, member in _OF_METHODS.items() if issubclass(kind, known)]
         for function in (value, *inner):
-            if type(function) is types.FunctionType:  # most methods close over nothing but their class
+            if type(function) is types.FunctionType:  # most methods close over nothing except their class
                 yield from [_there(path, function)] if function.__closure__ else _of_module(function)
 
 
 def is_generator(thing: Any) -> bool:
-    """Return whether a thing is a generator of random numbers that can be seeded, and none of the global ones."""
+    """Return whether an object is a random generator that can be seeded, and is not a global one."""
     kind = type(thing)
     if issubclass(kind, random.Random):
         return not issubclass(kind, random.SystemRandom) and thing is not _GLOBAL[0]
@@ -187,12 +187,12 @@ def _is_of_library(kind: type) -> bool:
 
 
 def _is_container(kind: type) -> bool:
-    """Return whether a class of torch holds what users made, as a Subset or a Sequential does."""
+    """Return whether a class of PyTorch contains users' objects, as `Subset` or `Sequential` does."""
     return module_of(kind).startswith(("torch.utils.data", "torch.nn.modules"))
 
 
 def _elements(thing: Any, path: str) -> Iterator[Place]:
-    """Yield the elements of a container, with the methods of Python's own class: a subclass may redefine them."""
+    """Yield the elements of a container, using the methods of the built-in class: a subclass may override them."""
     kind = type(thing)
     if issubclass(kind, dict):
         for number, key in enumerate(list(dict.keys(thing))[:_EACH]):
@@ -204,7 +204,7 @@ def _elements(thing: Any, path: str) -> Iterator[Place]:
 
 
 def _attributes(thing: Any, path: str) -> Iterator[Place]:
-    """Yield the attributes of an object. Those of this package's own classes, whose names may change, have no name."""
+    """Yield the attributes of an object. Paths leave out this package's own attributes, because names may change."""
     ours = package_of(type(thing)) == _OURS
     attributes = attributes_of(thing)
     for number, name in enumerate(list(dict.keys(attributes))):
@@ -216,13 +216,13 @@ def _attributes(thing: Any, path: str) -> Iterator[Place]:
 
 
 def _wrapped(thing: Any, path: str) -> Iterator[Place]:
-    """Yield the object inside of a proxy that is written in C, such as wrapt's.
+    """Yield the object inside a proxy that is written in C, such as wrapt's.
 
-    A lazy one makes that object if it is asked, so the garbage collector is asked what the proxy holds now.
+    A lazy proxy creates that object when it is accessed, so the garbage collector is asked what the proxy holds now.
     """
     if any(type(members_of(base).get("__wrapped__")) is types.GetSetDescriptorType for base in mro_of(type(thing))):
         for one in gc.get_referents(thing):
-            if type(one) is not dict:  # its attributes
+            if type(one) is not dict:  # the dict has the proxy's attributes
                 yield _there(f"{path}.__wrapped__", one)
 
 
@@ -234,14 +234,14 @@ def _of_function(function: types.FunctionType, path: str) -> Iterator[Place]:
         yield Place(f"{path}.{free}", partial(_of_cell, cell))
     yield _there(f"{path}.defaults", function.__defaults__)
     yield _there(f"{path}.defaults", function.__kwdefaults__)
-    yield _there(path, vars(function))  # what it was decorated with
+    yield _there(path, vars(function))  # attributes that decorators have set
     yield from _of_module(function)
 
 
 def _of_module(function: types.FunctionType) -> Iterator[Place]:
-    """Yield what a function takes by name from the module that it is in, but no classes and no functions of others."""
+    """Yield the globals that a function uses from its own module, without classes and functions of other modules."""
     scope = function.__globals__
-    module = PurePath(function.__code__.co_filename).stem  # the same for a script and for a module that is imported
+    module = PurePath(function.__code__.co_filename).stem  # the same for a script and an imported module
     for name in _names(function.__code__):
         value = dict.get(scope, name)
         if type(value) is not types.FunctionType or value.__globals__ is scope:
@@ -258,7 +258,7 @@ def _there(path: str, thing: Any) -> Place:
 
 
 def _text(key: Any, number: int, show: Callable[[Any], str] = str) -> str:
-    """Return a key as a step of a path; its number if its own text need not be the same in every process."""
+    """Return a key as a step of a path; its number if its text may differ between processes."""
     parts = key if type(key) is tuple else (key,)
     if all(is_exactly(part, _PLAIN_KEYS) for part in parts):
         return survive("a key of a dict", lambda: show(key), str(number))  # an integer may have too many digits
@@ -266,7 +266,7 @@ def _text(key: Any, number: int, show: Callable[[Any], str] = str) -> str:
 
 
 def _value(things: dict[Any, Any], key: Any) -> Any:
-    """Return a value of a dict, without calling `__hash__` and `__eq__` of a user's class."""
+    """Return a value of a dict, without calling `__hash__` or `__eq__` of a user's class."""
     if is_exactly(key, _PLAIN_KEYS):
         return dict.get(things, key)
     return next((value for one, value in list(dict.items(things)) if one is key), None)
@@ -290,37 +290,37 @@ def _of_cell(cell: types.CellType) -> Any:
         return None
 
 
-# ------------------------------------------------------------------ own
+# ------------------------------------------------------------------ seeding
 
 _POSITIVE = (1 << 63) - 1
-_PCG = {"PCG64", "PCG64DXSM"}  # whose state is one number, and another one that is odd
+_PCG = {"PCG64", "PCG64DXSM"}  # their state is one number and an odd increment
 _INCREMENT = 0xDA3E39CB94B95BDB_5851F42D4C957F2D
 _MOST = 64  # generators
-_OF_LIBRARIES = (random.Random, np.random.RandomState)  # others have a state by another class
+_OF_LIBRARIES = (random.Random, np.random.RandomState)  # the others keep their state in a separate class
 _LATE = (
     "a random generator was found at {} only after batches had been read: a {}.\n"
-    "What was drawn from it until now did not belong to the sample, and would be other numbers after a resume. Make it "
-    "before the first sample is read, as in __init__; or make a new one for each sample, from a number that a global "
-    "generator gives."
+    "Its numbers so far did not depend on the sample, so they would differ after a resume. Create it before the first "
+    "sample is read, for example in __init__, or create a new one for each sample, seeded with a number from a global "
+    "generator."
 )
 
 
 class OwnGenerator:
-    """A generator in its place in a source.
+    """A generator at its path in a source.
 
     Args:
-        path: of the place.
-        get: returns what is there now.
+        path: where it is.
+        get: returns the object that is there now.
     """
 
     def __init__(self, path: str, get: Callable[[], Any]) -> None:
         self.name, self.get = path, get
-        self._was: Any = None  # what was there before a batch
-        self._in_a_row = 0  # how often in a row that was replaced in a batch
+        self._was: Any = None  # the generator before a batch
+        self._in_a_row = 0  # consecutive batches in which it was replaced
         self._salt = int.from_bytes(blake2b(path.encode(), digest_size=8, person=b"resumable1").digest(), "little")
 
     def now(self) -> Any:
-        """Return the generator that is there now; None where there is none any more."""
+        """Return the generator that is there now; None if there is none."""
         found = self.get()
         return found if is_generator(found) else None
 
@@ -330,33 +330,34 @@ class OwnGenerator:
         return qualname_of(type(self.now()))
 
     def seed(self, key: int) -> None:
-        """Seed it with what is made of a sample's key."""
+        """Seed it from a sample's key."""
         generator = self.now()
         if generator is not None:
             _seed(generator, mix_int(key ^ self._salt))
 
     def look(self) -> tuple[Any, Any]:
-        """Return the generator that is there, and its state."""
+        """Return the current generator and its state."""
         generator = self.now()
         return generator, _state_of(generator)
 
     def changed(self, look: tuple[Any, Any]) -> bool:
-        """Return whether another one is there now, or it was drawn from, or seeded."""
+        """Return whether it was replaced, used or seeded since."""
         generator, state = look
         return self.now() is not generator or _state_of(generator) != state
 
     def put_back(self, look: tuple[Any, Any]) -> None:
-        """Give the generator that was there the state that it had."""
+        """Restore the state of the generator that was there."""
         _give(*look)
 
     def begin(self) -> None:
-        """A batch is about to be read."""
+        """Note that a batch is about to be read."""
         self._was = self.now()
 
     def is_another(self) -> bool:
-        """Return whether the source replaced it in this batch, so that samples were read without it being seeded.
+        """Return whether the source replaced it in this batch, so samples were read before it was seeded.
 
-        One that is replaced when the batch is read again is made for each sample, and not by what this seeds.
+        If it is replaced again when the batch is read again, the source creates one for each sample. Then it counts as
+        unchanged.
         """
         if self.now() is self._was:
             self._in_a_row = 0
@@ -366,28 +367,28 @@ class OwnGenerator:
 
 
 class OwnGenerators:
-    """The generators of a source's own, looked for in each process and again in each epoch.
+    """A source's own generators, searched for in each process and again in each epoch.
 
     Args:
-        roots: what samples are read by, by the names with which the paths begin.
+        roots: the objects that read samples, by the name with which their paths start.
     """
 
     def __init__(self, roots: Mapping[str, Any]) -> None:
         self._roots = dict(roots)
         self._known: dict[str, OwnGenerator | None] = {}  # None for one that cannot be seeded
-        self._looked: tuple[int, int] | None = None  # in which process and epoch
-        self._read = 0  # batches since
+        self._looked: tuple[int, int] | None = None  # process and epoch of the last search
+        self._read = 0  # batches since then
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle what is looked into: another process has other generators."""
+        """Pickle only the roots: a different process has different generators."""
         return OwnGenerators, (self._roots,)
 
     def forget(self, root: str) -> None:
-        """Leave the generators alone that are below a root."""
+        """Exclude the generators below a root."""
         self._roots.pop(root, None)
 
     def before(self, epoch: int) -> Sequence[OwnGenerator]:
-        """Return those that were not known, where the process or the epoch is another one than at the last batch."""
+        """Return new generators, if the process or the epoch has changed since the last batch."""
         self._read += 1
         if self._looked == (os.getpid(), epoch):
             return ()
@@ -395,10 +396,10 @@ class OwnGenerators:
         return self._look()
 
     def after(self) -> Sequence[OwnGenerator]:
-        """Return those that came up in a batch, which is looked for after the batches 1, 2, 4, 8 and so on.
+        """Return generators that are new after a batch, searched for after batches 1, 2, 4, 8 and so on.
 
         Warns:
-            PromiseWarning: of one that came up after the first batch, when it may have been in use.
+            PromiseWarning: one appeared after the first batch, so it may have been in use.
         """
         if self._read & (self._read - 1):
             return ()
@@ -408,7 +409,7 @@ class OwnGenerators:
         return found
 
     def _look(self) -> Sequence[OwnGenerator]:
-        """Look where generators are now, and return those in new places."""
+        """Search for generators, and return those at new paths."""
         found, seen = list[OwnGenerator](), Counter[str]()
         for path, get in find_generators(self._roots)[:_MOST]:
             seen[path] += 1
@@ -417,12 +418,12 @@ class OwnGenerators:
                 one = self._known[name] = OwnGenerator(name, get) if _can_be_seeded(name, get()) else None
                 found += [] if one is None else [one]
             elif (known := self._known[name]) is not None:
-                known.get = get  # what holds it may be another one
+                known.get = get  # its owner may have been replaced
         return found
 
 
 def _can_be_seeded(name: str, generator: Any) -> bool:
-    """Return whether a generator takes a seed, and its state back; one of a user's class may do neither."""
+    """Return whether a generator can be seeded and restored; one of a user's class may support neither."""
     if is_exactly(generator, _OF_LIBRARIES):
         return True
     return survive(f"the random generator at {name}", lambda: _is_as_before(generator), False)
@@ -436,14 +437,14 @@ def _is_as_before(generator: Any) -> bool:
 
 
 def _seed(generator: Any, key: int) -> None:
-    """Seed a generator with 64 bits, or as many of them as it takes."""
+    """Seed a generator with 64 bits, or as many of them as it accepts."""
     if isinstance(generator, random.Random):
         generator.seed(key)
     elif isinstance(generator, np.random.Generator):
         _seed_bits(generator.bit_generator, key)
     elif not isinstance(generator, np.random.RandomState):
-        generator.manual_seed(key & _POSITIVE)  # torch's, which uses the low 32
-    elif isinstance(bits := generator._bit_generator, np.random.MT19937):  # noqa: SLF001  # no public way tells
+        generator.manual_seed(key & _POSITIVE)  # PyTorch's, which uses the low 32 bits
+    elif isinstance(bits := generator._bit_generator, np.random.MT19937):  # noqa: SLF001  # nothing public has it
         generator.seed(key >> 32)
     else:
         _seed_bits(bits, key)
@@ -460,7 +461,7 @@ def _seed_bits(bits: Any, key: int) -> None:
 
 
 def _state_of(generator: Any) -> Any:
-    """Return a state that is compared and given back."""
+    """Return a state that can be compared and restored."""
     if generator is None:
         return None
     if isinstance(generator, random.Random):
@@ -480,6 +481,6 @@ def _give(generator: Any, state: Any) -> None:
     elif isinstance(generator, np.random.RandomState):
         generator.set_state(pickle.loads(state))  # noqa: S301  # our own bytes
     elif generator is not None:
-        import torch  # noqa: PLC0415  # it is one of torch's, so torch is loaded
+        import torch  # noqa: PLC0415  # a generator of PyTorch, so torch is loaded
 
         generator.set_state(torch.frombuffer(bytearray(state), dtype=torch.uint8))

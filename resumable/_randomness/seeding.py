@@ -1,18 +1,17 @@
-"""Seeds the global generators before every sample or batch, and leaves out those that the source never draws from.
+"""Seeds the global RNGs before every sample or batch, except those that the source never uses.
 
-Seeding all three costs about 7 microseconds, of which torch's takes one, and keeping the trainer's from it twice as
-much: the states of the other two are large, and most sources draw from neither. So which ones are drawn from is learnt
-from the first batch that is read, where all of them are seeded. One that stayed idle is from then on neither seeded nor
-kept, and looked at after each batch: if it was drawn from after all, it gets the state that it had, and the batch is
-read and collated once more with it seeded, as are all later ones. What is delivered is always what seeding all of them
-gives.
+Seeding all three costs about 7 µs (PyTorch's: 1 µs). Protecting the trainer's states from it costs twice as much: two
+of the states are large, and most sources use neither of these RNGs. So the first batch is read with all of them seeded,
+to learn which ones are used. From then on, an idle RNG is neither seeded nor saved. Its state is only checked after
+each batch. If it was used after all, its state is restored, and the batch is read and collated again with it seeded,
+like all later batches. The delivered batch is always the same as with all RNGs seeded.
 
-Torch's is always seeded. It takes a microsecond, and code often asks for its seed without drawing from it
-(`torch.initial_seed()`), which no look at its state would tell. Code that reads the state of one of the others, draws,
-and puts the state back without seeding it, is not seen.
+PyTorch's RNG is always seeded. That takes 1 µs, and code often reads its seed (`torch.initial_seed()`) without using
+random numbers, which leaves no trace in its state. Code that saves the state of one of the other RNGs, uses it, and
+restores the state without seeding it, is not detected.
 
-Generators of the source's own count as idle until they are drawn from. So the first batch that draws from one is read
-without seeding it, too: what a source draws once and keeps, as a random projection, is what it draws in every process.
+A source's own generators count as idle until they are used. So the first batch that uses one is also read without
+seeding it: a source that creates something once, such as a random projection, creates the same in every process.
 """
 
 from __future__ import annotations
@@ -38,21 +37,21 @@ _ALL_BITS = (1 << 64) - 1
 
 
 class Seeding:
-    """What is known about the generators that one source draws from.
+    """Tracks which RNGs one source uses.
 
     Args:
-        roots: what samples are read by, by name, such as the dataset: what may have generators of its own.
+        roots: the objects that read samples, by name, such as the dataset. They may have their own generators.
     """
 
     def __init__(self, roots: Mapping[str, Any] | None = None) -> None:
         self._learnt = False
         self._busy: tuple[Generator, ...] = ALL
         self._idle: tuple[Generator, ...] = ()
-        self._seeded: tuple[OwnGenerator, ...] = ()  # those of the source's own that are busy
+        self._seeded: tuple[OwnGenerator, ...] = ()  # the source's own generators that are in use
         self.own = OwnGenerators(roots or {})
 
     def __getstate__(self) -> dict[str, Any]:
-        """Leave out the source's own generators, which another process looks for among its own."""
+        """Leave out the source's own generators, because a new process searches for its own."""
         without = {
             name: tuple(one for one in getattr(self, name) if one in ALL) for name in ("_busy", "_idle", "_seeded")
         }
@@ -62,9 +61,10 @@ class Seeding:
         """Read a batch.
 
         Args:
-            read_all: reads it. It is given what seeds, and a mask of the bits of a key that this takes; and seeds with
-                each key before what the key belongs to. What seeds returns what is true.
-            isolate: give the generators back as they were found.
+            read_all: reads it. Its arguments are a function that seeds, and a mask for the bits of a key that the
+                function takes. It calls the function with each key before reading what belongs to the key. The function
+                returns a true value.
+            isolate: restore the RNGs afterwards.
             epoch: of the batch.
         """
         self._idle += tuple(self.own.before(epoch))
@@ -77,10 +77,10 @@ class Seeding:
                 batch = self._isolated(read_all) if isolate else self._once(read_all)
             except BaseException as error:
                 woken = self._woken(idle, looks, put_back=isolate)
-                if not woken or not isinstance(error, Exception):  # else, seeded, the sample might not have failed
+                if not woken or not isinstance(error, Exception):  # otherwise, seeding might avoid the failure
                     raise
                 continue
-            for generator, look in zip(idle, looks):  # noqa: B905  # one look for each, and this is half the time
+            for generator, look in zip(idle, looks):  # noqa: B905  # same length, and twice as fast
                 if generator.changed(look):
                     self._woken(idle, looks, put_back=isolate)
                     break
@@ -98,7 +98,7 @@ class Seeding:
                 with isolated(but=self._idle):
                     return self._once(read_all)
             finally:
-                for one, look in zip(self._seeded, looks, strict=False):  # those that came since were idle before
+                for one, look in zip(self._seeded, looks, strict=False):  # newer ones were idle before
                     one.put_back(look)
         torch = sys.modules.get("torch")
         if torch is None:
@@ -122,7 +122,7 @@ class Seeding:
         return True
 
     def _woken(self, idle: Sequence[Generator], looks: Sequence[Any], *, put_back: bool) -> bool:
-        """Return whether an idle generator was drawn from, and count it as a busy one."""
+        """Return whether an idle generator was used, and count it as in use from now on."""
         drawn = [(one, look) for one, look in zip(idle, looks, strict=True) if one.changed(look)]
         for generator, look in drawn:
             self._busy += (generator,)
@@ -133,7 +133,7 @@ class Seeding:
         return bool(drawn)
 
     def _learn(self, read_all: Callable[[Seed, int], Any]) -> Any:
-        """Read a batch, and see which generators are drawn from between one seed and the next."""
+        """Read a batch, and detect which RNGs are used between two seeds."""
         looks: list[Any] = []
         drawn: list[Generator] = []
 

@@ -1,4 +1,4 @@
-"""Ranks: what one loader knows of the ranks that it divides its data with."""
+"""The ranks that a loader divides its data among."""
 
 from __future__ import annotations
 
@@ -23,20 +23,20 @@ __all__ = ["Group", "Ranks", "check_world"]
 
 # ------------------------------------------------------------------ groups
 #
-# Groups of ranks that a user names: a process group, or one dimension of a device mesh.
+# Groups of ranks that a user passes: a process group, or one dimension of a device mesh.
 
-_INSTEAD = "Call wrap on the ranks of it alone, or give world=World(rank, size)."
+_INSTEAD = "Call wrap only on ranks that belong to it, or pass world=World(rank, size)."
 
 
 class Group:
     """Ranks that divide the data among them.
 
-    A copy for another process, such as a worker, knows its world and no more.
+    A copy for a different process, such as a worker, only knows its world.
 
     Args:
-        by: what was given as `world=`, in words.
-        world: tells rank and world size in it.
-        peers: the numbers, in the default group, of all ranks that read the same stream.
+        by: describes the value of `world=`.
+        world: returns rank and world size in it.
+        peers: returns the numbers, in the default group, of all ranks that read the same stream.
     """
 
     def __init__(self, by: str, world: Callable[[], World], peers: Callable[[], tuple[int, ...]]) -> None:
@@ -51,7 +51,7 @@ def _known(by: str, world: World, peers: tuple[int, ...]) -> Group:
 
 
 def check_world(name: str, value: Any) -> World | Group:
-    """Return what says which ranks divide the data: a `World`, or the ranks of a process group or of a device mesh.
+    """Return the ranks that divide the data: a `World`, or the ranks of a process group or of a device mesh.
 
     Raises:
         ConfigurationError: it is something else, or a mesh of more than one dimension.
@@ -59,7 +59,7 @@ def check_world(name: str, value: Any) -> World | Group:
     if isinstance(value, (World, Group)):
         return value
     distributed: Any = sys.modules.get("torch.distributed")
-    kind = getattr(distributed, "ProcessGroup", None)  # none in a build of torch without distributed
+    kind = getattr(distributed, "ProcessGroup", None)  # missing in a build of PyTorch without distributed
     outside = kind is not None and value is getattr(distributed.GroupMember, "NON_GROUP_MEMBER", None)
     if outside or (kind is not None and isinstance(value, kind)):
         return _of_processes(distributed, value, outside=outside)
@@ -67,8 +67,8 @@ def check_world(name: str, value: Any) -> World | Group:
         return _of_mesh(value)
     raise ConfigurationError(
         f"{name} must be a World, a DeviceMesh or a ProcessGroup, but it is {value!r}.\n"
-        "Which share of the data belongs to this rank could not be known. Use for instance World(rank=0, size=2), "
-        'mesh["dp"], or what torch.distributed.new_group() returned.'
+        "This rank's share of the data would be unknown. For example, use World(rank=0, size=2), "
+        'mesh["dp"], or the result of torch.distributed.new_group().'
     )
 
 
@@ -77,8 +77,9 @@ def _of_processes(distributed: Any, group: Any, *, outside: bool) -> Group:
         rank = -1 if outside else distributed.get_rank(group)
         if rank < 0:
             raise ConfigurationError(
-                f"rank {distributed.get_rank()} is no member of the process group that wrap was given as world=.\n"
-                f"No share of the data belongs to it. {_INSTEAD}"
+                f"rank {distributed.get_rank()} is not a member of the process group that was passed to wrap as "
+                "world=.\n"
+                f"It has no share of the data. {_INSTEAD}"
             )
         return World(rank, distributed.get_world_size(group))
 
@@ -86,27 +87,27 @@ def _of_processes(distributed: Any, group: Any, *, outside: bool) -> Group:
 
 
 def _of_mesh(mesh: Any) -> Group:
-    """Return the ranks along the one dimension of a device mesh; its peers are those of the whole mesh."""
+    """Return the ranks along the one dimension of a device mesh; its peers are all ranks of the complete mesh."""
     if mesh.ndim != 1:
         names = mesh.mesh_dim_names or ()
         which = f"the dimensions {', '.join(map(repr, names))}" if names else f"{mesh.ndim} dimensions without names"
         raise ConfigurationError(
-            f"the mesh has {which}, and the data are divided along one of them.\n"
-            "Ranks along the others read the same data, as parts of one model do. Give that dimension, such as "
-            f'world=mesh["{names[0] if names else "dp"}"]; of several that divide the data, make one: '
+            f"the mesh has {which}, but the data can be divided only along one.\n"
+            "Ranks along the others read the same data, as the parts of one model do. Pass that dimension, for example "
+            f'world=mesh["{names[0] if names else "dp"}"]. If several dimensions divide the data, flatten them: '
             'world=mesh["replicate", "shard"]._flatten("dp").'
         )
 
     def world() -> World:
         if mesh.get_coordinate() is None:
-            raise ConfigurationError(f"this rank is no part of the mesh.\nNo share of the data is its own. {_INSTEAD}")
+            raise ConfigurationError(f"this rank is not part of the mesh.\nIt has no share of the data. {_INSTEAD}")
         return World(mesh.get_local_rank(), mesh.size())
 
     return Group("the mesh", world, lambda: _ranks_of(mesh))
 
 
 def _ranks_of(mesh: Any) -> tuple[int, ...]:
-    """Return the ranks of the mesh of which this is a dimension, where torch tells it."""
+    """Return the ranks of the mesh that has this dimension, if PyTorch has a method for it."""
     root = getattr(mesh, "_get_root_mesh", None) or getattr(mesh, "get_root_mesh", None)
     whole = mesh if root is None else root()
     return tuple(whole.mesh.flatten().tolist())
@@ -116,14 +117,14 @@ def _ranks_of(mesh: Any) -> tuple[int, ...]:
 
 
 class Ranks:
-    """Rank and world size of a loader: found out when they are asked for, and fixed once its data were divided by them.
+    """Rank and world size of a loader: detected when they are needed, and fixed once the data were divided.
 
-    A copy for another process, such as a worker, knows them as they are now.
+    A copy for a different process, such as a worker, has their current values.
 
     Attributes:
-        watch: compares the loader with those of other ranks.
-        together: the ranks stand at the same place. An integration says no that itself brings them together again.
-        catching_up: this one does so just now, alone.
+        watch: compares the loader with the same loader on other ranks.
+        together: the ranks are at the same position. False if an integration brings them together again itself.
+        catching_up: this rank is doing so now, alone.
     """
 
     def __init__(self) -> None:
@@ -136,38 +137,38 @@ class Ranks:
         return {"_fixed": self._fixed, "_suggested": self._suggested}
 
     def __setstate__(self, state: dict[str, Found | World | None]) -> None:
-        self.__init__()  # type: ignore[misc]  # as a new one
+        self.__init__()  # type: ignore[misc]  # like a new one
         self.__dict__ |= state
 
     def of_another_loader(self) -> Ranks:
-        """Return the ranks of another loader in the same world; it is compared with its own kind."""
+        """Return the ranks for a different loader in the same world, with a separate watch."""
         return copy.copy(self)
 
     def find(self, given: World | Group | None) -> Found:
-        """Return the rank, and what said so: what was given, or what it was fixed to, or what is there now."""
+        """Return the rank and how it was detected: as passed, as fixed before, or from the current environment."""
         if isinstance(given, World):
-            return Found(given.rank, given.size, "as given by world= or the sampler")
+            return Found(given.rank, given.size, "set by world= or the sampler")
         return self._fixed or self._now(given)
 
     def _now(self, group: Group | None) -> Found:
         if group is None:
-            by, world = "what trains", self._suggested
+            by, world = "the trainer", self._suggested
         else:
-            by, world = f"{group.by} given by world=", group.world()
+            by, world = f"{group.by} passed as world=", group.world()
         return find() if world is None else Found(world.rank, world.size, by)
 
     def suggest(self, world: World) -> None:
-        """Take over how what trains divides data, such as among those ranks alone that have a whole model together.
+        """Use the trainer's division of the data, for example only among ranks that each hold a complete model.
 
-        It counts where nothing was given to `wrap`.
+        It is used if nothing was passed to `wrap`.
         """
         self._suggested = world
 
     def fix(self, given: World | Group | None) -> None:
-        """Fix the world, as the data are divided by it from now on; or compare it with what it was fixed to.
+        """Fix the world, because the data are divided by it from now on; or compare it with the fixed one.
 
         Raises:
-            ConfigurationError: it is another one.
+            ConfigurationError: it has changed.
         """
         if not isinstance(given, World) and self._fixed is None:
             self._fixed = self._now(given)
@@ -175,12 +176,12 @@ class Ranks:
             self.check(given)
 
     def check(self, given: World | Group | None) -> None:
-        """Refuse to go on in another world than that by which the data were divided.
+        """Raise if the world differs from the one that the data were divided in.
 
-        Where the process group is gone since, as at the end of a script, nothing says that it is another one.
+        If the process group is gone, as at the end of a script, the world counts as unchanged.
 
         Raises:
-            ConfigurationError: it is another one.
+            ConfigurationError: it has changed.
         """
         fixed = self._fixed
         if given is not None or fixed is None:
@@ -191,17 +192,17 @@ class Ranks:
         if (now.rank, now.size) == (fixed.rank, fixed.size) or now == Found():
             return
         raise ConfigurationError(
-            "the ranks are others than when this loader was first used.\n"
+            "the ranks have changed since this loader was first used.\n"
             f"  then: rank {fixed.rank} of {fixed.size} ({fixed.by})\n"
             f"  now:  rank {now.rank} of {now.size} ({now.by})\n"
-            "Its data are divided among the ranks of then: samples would be read twice, or never. Call wrap, or read "
-            "the first batch and load the state, after torch.distributed.init_process_group(). If ranks come or go "
-            "while this process goes on, load a state that was taken before: then they are found out again."
+            "Its data are divided among the earlier ranks, so samples would be read twice, or never. Call wrap, or "
+            "read the first batch and load the state, after torch.distributed.init_process_group(). If ranks come or "
+            "go while this process keeps running, load an earlier state: then the ranks are detected again."
         )
 
     @contextmanager
     def found_again(self) -> Iterator[None]:
-        """Forget the fixed world; if what is inside fails, it is fixed as before."""
+        """Forget the fixed world; restore it if the code inside fails."""
         before, self._fixed = self._fixed, None
         try:
             yield

@@ -1,8 +1,8 @@
-"""What all ranks do together by the store of the default process group, under keys that they count alike.
+"""Operations of all ranks through the store of the default process group, under keys that all ranks count equally.
 
-A store that fails raises here; what must not end a run, such as a look at how the others do, is in `store.py`.
-Nothing here is a collective: a rank sets a key, others look for it. A blocking `wait` or `get` is never used, as
-torch's client of a TCPStore holds a lock meanwhile, which every other thread of the process would wait for.
+If the store fails, these functions raise. Requests that must not end a run, such as checking on other ranks, are in
+`store.py`. None of this is a collective: a rank sets a key, and others read it. A blocking `wait` or `get` is never
+used: PyTorch's TCPStore client holds a lock meanwhile, which blocks all other threads of the process.
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ class Rendezvous:
     _counted: dict[str, int] = field(default_factory=dict, compare=False)
 
     def key(self, kind: str) -> str:
-        """Return the key of the next thing of a kind that all ranks do, in the same order."""
+        """Return the key for the next operation of a kind. All ranks call it in the same order."""
         number = self._counted.get(kind, 0)
         self._counted[kind] = number + 1
         return f"resumable/{kind}/{number}"
@@ -46,29 +46,29 @@ class Rendezvous:
         self.store.set(key, value)
 
     def set_once(self, key: str, value: str) -> str:
-        """Set a key that is not set yet, and return what it is now: of several ranks, the first one decides."""
+        """Set a key unless it is set, and return its value: the first rank to set it decides."""
         return str(self.store.compare_set(key, "", value).decode())
 
     def look(self, key: str) -> str | None:
-        """Return what a key is, or None if it is not set yet."""
+        """Return the value of a key, or None if it is not set yet."""
         return str(self.store.get(key).decode()) if self.store.check([key]) else None
 
     def missing(self, keys: Sequence[str]) -> list[int]:
-        """Return which of the keys are not set yet, by their place."""
+        """Return the indices of the keys that are not set yet."""
         if self.store.check(list(keys)):
             return []
         return [place for place, key in enumerate(keys) if not self.store.check([key])]
 
     def delete(self, key: str) -> None:
-        """Remove a key that is not looked for any longer."""
+        """Remove a key that no rank will read again."""
         self.store.delete_key(key)
 
 
-_found: list[Rendezvous] = []  # at most one: what was counted lives as long as the group
+_found: list[Rendezvous] = []  # at most one: its counts last as long as the group
 
 
 def find() -> Rendezvous | None:
-    """Return that of this process, or None without a process group; a new group begins to count again.
+    """Return the rendezvous of this process, or None without a process group; a new group counts from 0.
 
     Raises:
         UnsupportedError: the process group has no store.
@@ -79,7 +79,7 @@ def find() -> Rendezvous | None:
     store = find_store()
     if store is None:
         raise UnsupportedError(
-            "the default process group has no key-value store, as that of MPI.\n"
+            "the default process group has no key-value store, for example because it uses MPI.\n"
             "The ranks could not agree on anything. Use the backend gloo or nccl."
         )
     if not _found or _found[0].store is not store:

@@ -1,7 +1,7 @@
-"""Seed and name of a stream: who said them, and how both together set its order and its randomness apart from others.
+"""Seed and name of a stream: where they are from, and how they make its order and randomness independent of others.
 
-A seed that was given to `wrap` counts; else that of the wrapped loader's sampler or generator; else that of torch's
-global generator, if somebody set it; else 0. It is in the state, and a loader that was given none takes the state's.
+A seed passed to `wrap` comes first, then the seed of the wrapped loader's sampler or generator, then PyTorch's global
+seed if it was set, else 0. The state includes it, and a loader without its own seed uses the state's.
 """
 
 from __future__ import annotations
@@ -34,46 +34,46 @@ _TORCH = "torch.manual_seed"
 _LIGHTNINGS = "Lightning's seed_everything"
 _RANK_0 = "torch.manual_seed of rank 0"
 _SAMPLER, _GENERATOR = "the sampler", "the generator"
-_LARGEST = 1 << 32  # of seeds that somebody set: an unseeded process, or generator, has more bits
+_LARGEST = 1 << 32  # seeds that a user sets are below; an unseeded process or generator has more bits
 _LIGHTNING = {"pytorch_lightning", "lightning", "lightning_fabric"}
 _TORCHS = ("torch.utils.data", "torchdata.stateful_dataloader")
 _PATIENCE = timedelta(seconds=10)
 
 _log = getLogger("resumable")
-_agreements: Counter[str] = Counter()  # how many seeds the ranks have agreed on, by the names of the streams
+_agreements: Counter[str] = Counter()  # how many seeds the ranks have agreed on, by name of the stream
 
 
 class Origin(NamedTuple):
-    """Who said the seed and the name of a stream; what `wrap` was not given, a loaded state may say."""
+    """Who set the seed and the name of a stream. A loaded state may set what `wrap` did not get."""
 
     seed: str = GIVEN
     name: str = GIVEN
 
 
 def salted(seed: int, name: str) -> int:
-    """Return the seed from which a stream computes order and keys: of 64 bits, or without a name the seed itself."""
+    """Return the seed for a stream's order and keys, with 64 bits; without a name, it is the seed itself."""
     return int(derive(seed, name, words=1, purpose=b"name")[0]) if name else seed
 
 
 def find_seed(source: Any, given: int | None, name: str, world: World | Group | None) -> tuple[int, str]:
-    """Return the seed of a stream, and who said it.
+    """Return the seed of a stream, and where it is from.
 
     Args:
-        source: what is wrapped.
-        given: what `wrap` was given.
-        name: the stream's, by which the ranks know which of their loaders they agree on.
-        world: as it was given.
+        source: the wrapped source.
+        given: the seed passed to `wrap`.
+        name: of the stream. With it, the ranks know which of their loaders they agree on.
+        world: as passed to `wrap`.
 
     Raises:
-        ConfigurationError: a seed was given, and the source's sampler or generator has another one; or rank 0 does not
-            say its own.
+        ConfigurationError: `wrap` got a seed, and the source's sampler or generator has a different one; or rank 0 does
+            not post its own.
     """
     own, by = next(_seeds_of(source), (None, ""))
     if given is not None:
-        if own not in {None, given} and (own or by != _SAMPLER):  # 0 is what a DistributedSampler has by default
+        if own not in {None, given} and (own or by != _SAMPLER):  # 0 is the default of a DistributedSampler
             raise ConfigurationError(
-                f"seed={given} was given, and {by} of what is wrapped has the seed {own}.\n"
-                "One of them would have no effect. Give both the same one, or none to wrap: then the other one counts."
+                f"wrap got seed={given}, but {by} of the source has the seed {own}.\n"
+                "One of them would have no effect. Use the same seed for both, or remove seed= to use the source's."
             )
         return given, GIVEN
     if own is not None:
@@ -85,10 +85,10 @@ def find_seed(source: Any, given: int | None, name: str, world: World | Group | 
 
 
 def refuse_unagreed(by: str, seed: int, name: str, world: World | Group | None) -> None:
-    """Refuse to divide a stream by a seed that each rank took from its own generator, unless rank 0 has the same.
+    """Reject a seed that each rank took from its own RNG, unless rank 0 has the same.
 
     Raises:
-        ConfigurationError: it has another one; or there is no process group, by which it could be known.
+        ConfigurationError: rank 0 has a different seed; or there is no process group to compare with.
     """
     ranks = (world if isinstance(world, World) else find()).size
     if by not in {_TORCH, _LIGHTNINGS} or ranks == 1:
@@ -96,25 +96,25 @@ def refuse_unagreed(by: str, seed: int, name: str, world: World | Group | None) 
     first, who = _agree(seed, by, name, world)
     if who != _RANK_0:
         raise ConfigurationError(
-            f"{ranks} ranks divide one order, and its seed was given to none of them: this one took {seed}, which "
-            f"{by} had set.\n{_OTHERWISE} Give wrap(..., seed=...), or call wrap after "
-            "torch.distributed.init_process_group, so that they can agree."
+            f"{ranks} ranks divide one order, but none of them was passed its seed: this rank took {seed} from {by}.\n"
+            f"{_OTHERWISE} Pass wrap(..., seed=...), or call wrap after torch.distributed.init_process_group, so they "
+            "can agree on one."
         )
     if first != seed:
         raise ConfigurationError(
-            f"this rank took the seed {seed} from {by}, and rank 0 took {first}.\n{_OTHERWISE} Give "
-            "wrap(..., seed=...), or call wrap after torch.distributed.init_process_group: then rank 0's counts."
+            f"this rank took the seed {seed} from {by}, but rank 0 took {first}.\n{_OTHERWISE} Pass wrap(..., "
+            "seed=...), or call wrap after torch.distributed.init_process_group to use rank 0's seed."
         )
 
 
 _OTHERWISE = (
-    "Ranks with another one would augment otherwise and, where the order is shuffled, read samples twice and leave "
-    "others out."
+    "With different seeds, ranks would augment differently and, if the order is shuffled, read some samples twice and "
+    "others never."
 )
 
 
 def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
-    """Yield the seeds that a DataLoader has been given, the sampler's first."""
+    """Yield the seeds that were passed to a DataLoader, the sampler's first."""
     data = sys.modules.get("torch.utils.data")
     if data is None or not is_a(source, data.DataLoader):
         return
@@ -122,7 +122,7 @@ def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
     for layer in layers:
         if is_a(layer, data.DistributedSampler) and type(seed := ask(layer, "seed")) is int:
             yield seed, _SAMPLER
-    known = [layer for layer in layers if module_of(type(layer)).startswith(_TORCHS)]  # a user's own keeps its order
+    known = [layer for layer in layers if module_of(type(layer)).startswith(_TORCHS)]  # a custom one keeps its order
     for holder in (*known, source):
         generator: Any = attributes_of(holder).get("generator")
         if issubclass(type(generator), sys.modules["torch"].Generator) and generator.initial_seed() < _LARGEST:
@@ -130,7 +130,7 @@ def _seeds_of(source: Any) -> Iterator[tuple[int, str]]:
 
 
 def _of_process() -> tuple[int | None, str]:
-    """Return what Lightning's `seed_everything` left for its own samplers, else torch's seed; and who said it."""
+    """Return the seed that Lightning's `seed_everything` set for its own samplers, else PyTorch's; and its origin."""
     if sys.modules.keys() & _LIGHTNING and os.environ.get("PL_GLOBAL_SEED", "").isdecimal():
         return int(os.environ["PL_GLOBAL_SEED"]), _LIGHTNINGS
     torch = sys.modules.get("torch")
@@ -139,9 +139,9 @@ def _of_process() -> tuple[int | None, str]:
 
 
 def _agree(seed: int, by: str, name: str, world: World | Group | None) -> tuple[int, str]:
-    """Return the seed of rank 0, where there is a process group; its store tells it, so that no rank waits for others.
+    """Return the seed of rank 0 if there is a process group. It is read from the store, so no collective is needed.
 
-    Each rank counts the loaders of a name, as all of them make the same ones in the same order.
+    Each rank counts the loaders with a name, because all ranks make the same ones in the same order.
     """
     alone = isinstance(world, World) and world.size == 1
     found = find() if is_initialized() and not alone else None
@@ -169,8 +169,8 @@ def _wait(store: Any, key: str, name: str) -> None:
             which = f"the loader {name!r}" if name else "a loader without a name"
             if number == len(waits) - 1:
                 raise ConfigurationError(
-                    f"rank 0 did not say the seed of {which}: {problem}.\nThis rank would read another order. Make the "
-                    "same loaders in the same order on all ranks, or give wrap(..., seed=...)."
+                    f"rank 0 did not post the seed of {which}: {problem}.\nThis rank would read a different order. "
+                    "Wrap the same loaders in the same order on all ranks, or pass wrap(..., seed=...)."
                 ) from problem
-            _log.warning("waiting for rank 0 to wrap %s, and to say its seed", which)
+            _log.warning("waiting for rank 0 to wrap %s and post its seed", which)
     raise AssertionError

@@ -1,4 +1,4 @@
-"""The key-value store of a process group: small posts of one rank that others find, without waiting for each other."""
+"""The key-value store of a process group: ranks post small values for each other, and never wait."""
 
 from __future__ import annotations
 
@@ -18,17 +18,17 @@ __all__ = ["Posts", "find_store", "is_initialized", "started"]
 
 # ------------------------------------------------------------------ clock
 #
-# Since when this process lives, so that what processes before it left in a store that outlives them is told apart.
+# The start time of this process distinguishes its run's posts from older ones, in a store that outlives processes.
 #
-# What a rank of this run posts, it posts after the process group was made, for which all ranks had to be there: so
-# after each of them was started. Clocks of hosts have to agree to about the second that a start takes.
+# A rank posts only after the process group was made, which requires all ranks: so after each of them was started. The
+# clocks of the hosts must agree to about the second that starting a process takes.
 
 _imported = time.time()
-_starts: dict[int, float] = {}  # by process, as a fork copies this module
+_starts: dict[int, float] = {}  # by process, because a fork copies this module
 
 
 def started() -> float:
-    """Return when this process was started, in seconds of the clock on the wall."""
+    """Return when this process was started, as wall-clock time in seconds."""
     pid = os.getpid()
     if pid not in _starts:
         _starts.clear()
@@ -50,7 +50,7 @@ def _of_system() -> float:
 # ------------------------------------------------------------------ store
 
 _NONE = "none"
-_TRIES = 4  # to take the place of a post that processes before this one have left
+_TRIES = 4  # to replace a post that earlier processes have left
 
 
 def is_initialized() -> bool:
@@ -60,7 +60,7 @@ def is_initialized() -> bool:
 
 
 def find_store() -> Any:
-    """Return the store by which the default process group was made; None where there is none."""
+    """Return the store with which the default process group was made; None if there is none."""
     if not is_initialized():
         return None
     distributed: Any = sys.modules["torch.distributed"]
@@ -69,9 +69,9 @@ def find_store() -> Any:
 
 
 class Posts:
-    """What ranks post under keys. Each is JSON with the time, and one from before this process was started is none.
+    """Values that ranks post under keys, as JSON with the time. Posts from before this process started are ignored.
 
-    A store that fails, as its host is gone, has no posts from then on: to look at them must not end a run.
+    If the store fails because its host is gone, it has no posts from then on: reading them must not end a run.
 
     Args:
         store: of the process group.
@@ -89,12 +89,12 @@ class Posts:
     def agree(
         self, key: str, value: dict[str, Any], keep: Callable[[dict[str, Any]], bool] | None = None
     ) -> dict[str, Any]:
-        """Post a value unless another rank has, and return what is posted then. One request, and one answer.
+        """Post a value unless a different rank has, and return the current post. Takes one request and one answer.
 
         Args:
-            key: for it.
+            key: of the post.
             value: to post.
-            keep: tells whether to let a value of another rank stand; by default any.
+            keep: decides whether to keep a different rank's value; by default always.
         """
         own, before = _text(value), ""
         for _ in range(_TRIES):
@@ -106,23 +106,23 @@ class Posts:
         return value
 
     def set(self, key: str, value: dict[str, Any]) -> None:
-        """Post a value, in place of any other."""
+        """Post a value, replacing any other."""
         self._ask(lambda key: self._store.set(key, _text(value)), key)
 
     def get(self, key: str) -> dict[str, Any] | None:
-        """Return what is posted; None where nothing is."""
+        """Return the posted value; None if there is none."""
         return _parsed(self._exchange(key, _NONE, _NONE))  # `get` of the store would wait for a post
 
     def remove(self, key: str) -> None:
-        """Take a post back."""
+        """Remove a post."""
         self._ask(self._store.delete_key, key)
 
     def count(self, key: str, more: int) -> int:
-        """Add to a number, and return it; 0 where the store is gone."""
+        """Add to a number, and return it; 0 if the store is gone."""
         return int(self._ask(lambda key: self._store.add(key, more), key) or 0)
 
     def _exchange(self, key: str, before: str, now: str) -> str:
-        """Post a text where another one was, and return what is there then; `before` where nothing is."""
+        """Replace one text with another, and return the current one; `before` if there is none."""
         found = self._ask(lambda key: self._store.compare_set(key, before, now), key)
         return "" if found is None else found.decode()
 
@@ -131,7 +131,7 @@ class Posts:
             return None
         try:
             return request(self._prefix + key)
-        except RuntimeError:  # every error of a store is one
+        except RuntimeError:  # every store error is one
             self._gone = True
             return None
 

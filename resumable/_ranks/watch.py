@@ -1,8 +1,8 @@
-"""Watch: ranks that train together are compared, and no rank waits for another.
+"""Compares the streams of ranks that train together. No rank waits for a different one.
 
-Each rank posts what its stream is like to the store of the process group when that opens. The first post is what all
-others are compared with, so a stream costs a rank one request, however many ranks there are. Who differs raises, and
-leaves word; the others look for it at steps 1, 2, 4, ... and then about once per second.
+When its stream opens, each rank posts a fingerprint to the store of the process group. All others are compared with the
+first post, so a stream costs each rank one request, for any number of ranks. A rank that differs raises, and posts that
+for the others. They check for such posts at steps 1, 2, 4, ... and then about once per second.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ __all__ = ["EVERYONE", "Watch", "first_difference", "post_failure", "word_of_oth
 
 # ------------------------------------------------------------------ compare
 #
-# The first thing in which two ranks differ, in words.
+# Describes the first difference between two ranks.
 
 _NAMES = {
     "backend.length": "the length of the data",
@@ -39,25 +39,27 @@ _NAMES = {
     "batch_size": "the batch size",
     "global_batch": "the global batch",
     "randomness.seed": "the seed",
-    "place": "the place in the stream",
+    "place": "the position in the stream",
     "world_size": "the number of ranks",
 }
-_DATA = "Give all ranks the same data in the same order: sort what lists files, and seed what shuffles them."
+_DATA = "Use the same data in the same order on all ranks: sort lists of files, and seed their shuffling."
 _HINTS = {
     "samples": _DATA,
     "element": _DATA,
     "elements": _DATA,
-    "place": "Load the same checkpoint on all ranks: let rank 0 look for the latest one, and tell the others which.",
+    "place": "Load the same checkpoint on all ranks: let rank 0 find the latest one, and broadcast its choice.",
     "backend": _DATA,
     "length": _DATA,
-    "randomness": "Give all ranks the same seed and randomness.",
+    "randomness": "Use the same seed and randomness on all ranks.",
 }
-_WOULD = "Samples would be read twice and others never, and a rank that ends earlier would leave the others waiting."
+_WOULD = (
+    "Some samples would be read twice and others never, and a rank that ends earlier would leave the others waiting."
+)
 _WIDTH = 160
 
 
 def first_difference(rank: int, own: Mapping[str, Any], other_rank: int, other: Mapping[str, Any]) -> str | None:
-    """Return what differs between the fingerprints of two ranks, as an error says it; None where nothing does."""
+    """Describe the first difference between the fingerprints of two ranks, for an error; None if there is none."""
     for name, mine, its in compare(own, other):
         what, values = _NAMES.get(name, name), {rank: mine, other_rank: its}
         if name == "samples":
@@ -65,16 +67,16 @@ def first_difference(rank: int, own: Mapping[str, Any], other_rank: int, other: 
                 continue
             what, values = f"sample {which[0]}", {rank: f"digest {which[1]}", other_rank: f"digest {which[2]}"}
         told = "\n".join(f"  rank {number}: {_short(values[number])}" for number in sorted(values))
-        hint = _HINTS.get(name) or _HINTS.get(name.partition(".")[0], "Give all ranks the same options.")
+        hint = _HINTS.get(name) or _HINTS.get(name.partition(".")[0], "Use the same options on all ranks.")
         return (
-            f"the ranks disagree: {what} differs.\n{told}\n{_WOULD} {hint} Ranks that are to read different data are "
-            'divided by world=, such as a process group, or have names of their own; checks="data" compares no ranks.'
+            f"the ranks disagree: {what} differs.\n{told}\n{_WOULD} {hint} For ranks that should read different data, "
+            'pass world=, such as a process group, or a different name= to each; checks="data" compares no ranks.'
         )
     return None
 
 
 def _other_sample(own: Any, other: Any) -> tuple[int, str, str] | None:
-    """Return the first sample that differs by more than the last bits of its numbers, with both digests."""
+    """Return the first sample that differs by more than rounding errors, with both digests."""
     for (index, *mine), (its_index, *its) in zip(own or [], other or [], strict=False):
         one, two = ElementDigest(*mine), ElementDigest(*its)
         if index != its_index or not one.is_close(two):
@@ -89,23 +91,23 @@ def _short(value: Any) -> str:
 
 # ------------------------------------------------------------------ watch
 
-EVERYONE = "resumable/all/"  # before the key of what all ranks look for
+EVERYONE = "resumable/all/"  # prefix of keys that all ranks read
 
-_FRAMES = 4  # of the call of wrap, which tell loaders without a name apart
-_EVERY = 1.0  # seconds between two looks, once steps are many
-_RANKS_PER_SECOND = 1000  # that look, on the whole
-_PATIENCE = 0.5  # seconds in which a rank that goes on after its error takes back what it posted of it
+_FRAMES = 4  # frames of the call to wrap that distinguish loaders without a name
+_EVERY = 1.0  # seconds between two checks, once there are many steps
+_RANKS_PER_SECOND = 1000  # that check, in total
+_PATIENCE = 0.5  # seconds in which a rank that continues after its error withdraws its post
 _TROUBLE = "trouble"
-_TRAINS = 4  # batches, from which on a rank does more than look at some
+_TRAINS = 4  # batches from which on a rank is considered to train, rather than inspect a few
 
 _made: Counter[str] = Counter()
 
 
 class Watch:
-    """What a loader posts of itself, and what it finds of its peers.
+    """Posts a loader's fingerprint, and compares it with the other ranks.
 
     Args:
-        name: of the stream, as the ranks know it; streams without one are told apart by the lines that made them.
+        name: of the stream, as the ranks know it. Streams without one are distinguished by the lines that made them.
         named: it has a name.
 
     Attributes:
@@ -116,7 +118,7 @@ class Watch:
         known = name if named else f"{name} {_site()}"
         self._key = f"{known}/{_made[known]}/"
         _made[known] += 1
-        self._moves = 0  # how often the place was set, which the ranks do as often as each other
+        self._moves = 0  # how often the position was set, which is the same number on all ranks
         self._posts: Posts | None = None
         self._word: Posts | None = None
         self.rank, self._every = 0, _EVERY
@@ -128,16 +130,16 @@ class Watch:
 
     @property
     def is_on(self) -> bool:
-        """Whether there are ranks to be compared with."""
+        """Whether there are ranks to compare with."""
         return self._posts is not None
 
     @property
     def key(self) -> str:
-        """What posts of the stream are found under, since its place was set last."""
+        """The key prefix for posts of the stream, since its position was last set."""
         return f"{self._key}{self._moves}/"
 
     def moved(self) -> None:
-        """Note that a user has set the place: what ranks post from now on is compared with that of as many moves."""
+        """Note that a user has set the position. From now on, only posts after equally many moves are compared."""
         self._resumes = self._resumes and not self._taken
         self._moves += 1
         self._taken, self._begins = 0, None
@@ -159,31 +161,31 @@ class Watch:
         self._every = max(_EVERY, world.size / _RANKS_PER_SECOND)
         self._steps, self._next = 0, 1
         if self._moves and self._ignored is None:
-            self._ignored = self._word.get(_TROUBLE)  # of a place that was left since
+            self._ignored = self._word.get(_TROUBLE)  # from before the position was set
 
     def turn_off(self) -> None:
         """Compare nothing from now on."""
         self._posts = self._word = None
 
     def compare(self, key: str, fingerprint: Mapping[str, Any]) -> None:
-        """Compare a fingerprint with the one that was posted first.
+        """Compare a fingerprint with the first post.
 
         Raises:
             RankMismatchError: they differ; the message has the ranks and both values.
         """
         if self._posts is None:
             return
-        fingerprint = json.loads(json.dumps(fingerprint, default=repr))  # as the others' come
+        fingerprint = json.loads(json.dumps(fingerprint, default=repr))  # as it arrives from other ranks
         first = self._posts.agree(f"{self.key}{key}", {"rank": self.rank, "fingerprint": fingerprint})
         told = first_difference(self.rank, fingerprint, first["rank"], first["fingerprint"])
         if told is not None:
             self.disagree(told)
 
     def begins(self, place: str | None) -> None:
-        """The stream opens at a place for the first time since that was set; None where ranks need not agree on it.
+        """Note that the stream opens for the first time since its position was set; None if ranks may be elsewhere.
 
-        What a rank has set before its first batch is posted for those that have not, as they found no checkpoint: these
-        go on under other keys, at another place, and end as late as ever, so that nothing else would tell.
+        If this rank set a position before its first batch, it posts it for ranks that found no checkpoint. They use
+        other keys, start at a different position, and end as late as always, so nothing else would show it.
         """
         self._begins = place
         if self._posts is not None and place is not None and self._resumes and self._moves:
@@ -199,7 +201,7 @@ class Watch:
             self.disagree(told or "")
 
     def disagree(self, told: str) -> None:
-        """Raise, and leave word for the others.
+        """Raise, and post the error for the others.
 
         Raises:
             RankMismatchError: always.
@@ -209,10 +211,10 @@ class Watch:
         raise RankMismatchError(told)
 
     def step(self) -> None:
-        """A batch is asked for: look for word from others, where it is time for that.
+        """Note that a batch is requested, and check for errors of other ranks if it is time.
 
         Raises:
-            RankError: there is some.
+            RankError: a rank has posted one.
         """
         if self._word is None:
             return
@@ -225,10 +227,10 @@ class Watch:
             self.look()
 
     def look(self) -> None:
-        """Look for word from others now.
+        """Check for errors of other ranks now.
 
         Raises:
-            RankError: there is some.
+            RankError: a rank has posted one.
         """
         if self._word is None:
             return
@@ -239,26 +241,26 @@ class Watch:
         self._compare_beginning()
 
     def failed(self, error: BaseException, place: str) -> None:
-        """Leave word of an error on this rank, until it goes on after all."""
+        """Post an error of this rank. If it continues anyway, the post is withdrawn."""
         if self._word is not None and not isinstance(error, RankError):
             self._failed = post_failure(self._word, self.rank, error, place)
 
     def ended(self, epoch: int, fingerprint: Mapping[str, int]) -> dict[str, Any]:
-        """Post where the stream ends, and return what is posted: what was first, unless that is a later step."""
+        """Post where the stream ends, and return the current post: the first one, unless this end is earlier."""
         own, step = {"rank": self.rank, **fingerprint}, fingerprint.get("step", 0)
         if self._posts is None:
             return own
         return self._posts.agree(f"{self.key}{epoch}/end", own, keep=lambda found: found.get("step", 0) <= step)
 
     def end(self, epoch: int) -> dict[str, Any] | None:
-        """Return where another rank's stream ends, if that is known."""
+        """Return where the stream of a different rank ends, if that is known."""
         return None if self._posts is None else self._posts.get(f"{self.key}{epoch}/end")
 
     def wait_for_others(self, key: str, ranks: int, seconds: float) -> None:
-        """Wait until all ranks have called this, or some seconds, and look for word from them.
+        """Wait until all ranks have called this, or for some seconds, and check for errors of other ranks.
 
         Raises:
-            RankError: there is some.
+            RankError: a rank has posted one.
         """
         if self._posts is None:
             return
@@ -272,20 +274,20 @@ class Watch:
 
 
 def post_failure(posts: Posts, rank: int, error: BaseException, place: str) -> bool:
-    """Leave word of an error; return whether it is the first."""
+    """Post an error; return whether it is the first."""
     cause = f"{type(error).__name__}: {error}"
-    told = f"rank {rank} raised an error{place}, so this rank stops, too.\n  rank {rank}: {cause}\n"
-    told += f"Without it, this rank would wait for rank {rank} in the next collective. Mend what raised there."
+    told = f"rank {rank} raised an error{place}, so this rank also stops.\n  rank {rank}: {cause}\n"
+    told += f"Otherwise this rank would wait for rank {rank} in the next collective. Fix the error there."
     return bool(posts.agree(_TROUBLE, {"rank": rank, "told": told, "failed": True})["rank"] == rank)
 
 
 def word_of_others(posts: Posts, rank: int, ignored: Any = None) -> RankError | None:
-    """Return, as an error, what another rank has left word of.
+    """Return the error that a different rank has posted.
 
     Args:
         posts: of everyone.
         rank: of this process.
-        ignored: word that is known, and no longer of interest.
+        ignored: a post that is known, and no longer of interest.
     """
     found = posts.get(_TROUBLE)
     if found is None or found == ignored or found["rank"] == rank:
@@ -297,8 +299,8 @@ def word_of_others(posts: Posts, rank: int, ignored: Any = None) -> RankError | 
 
 
 def _site() -> str:
-    """Return what distinguishes the place in the user's code that called this package."""
-    frame, lines = sys._getframe(1), list[str]()  # noqa: SLF001  # nothing else knows the caller
+    """Return a digest of the lines in the user's code that called this package."""
+    frame, lines = sys._getframe(1), list[str]()  # noqa: SLF001  # nothing public knows the caller
     while frame is not None and len(lines) < _FRAMES:
         if not frame.f_globals.get("__name__", "").startswith("resumable."):
             lines.append(f"{Path(frame.f_code.co_filename).name}:{frame.f_lineno}")

@@ -1,4 +1,4 @@
-"""The state of a Loader: where it stands, how that is written and read, and whether it belongs to a loader."""
+"""The state of a Loader: its format, how it is written and read, and whether it belongs to a loader."""
 
 from __future__ import annotations
 

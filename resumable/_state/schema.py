@@ -1,23 +1,23 @@
-"""The state of a Loader as plain values: its schema, how it is written, and how it is read.
+"""The state of a Loader as plain values: its schema, and how it is written and read.
 
 format          version of this schema
 backend         kind of source and identity of the data
-sampler         algorithm with its version, and what it depends on
+sampler         algorithm with its version, and its parameters
 cursor          epoch, position, step
 global_step     global batches over all epochs that are in the weights
 samples_seen    samples over all epochs and ranks that are in the weights
 global_batch    samples per step over all ranks
-batch_size      samples per rank and step, as the script asked for when the run was started
+batch_size      samples per rank and step, as requested by the script when the run started
 world_size      number of ranks when it was taken; for information
 tail            tail policy
 randomness      mode, and the seed of the per-sample keys
-name            of the stream, which salts order and keys
+name            of the stream; order and keys depend on it
 unit            what a position counts: "sample" or "element"
-journal         changes in the middle of the run, oldest first: [[epoch, position], change]
-fingerprint     what some samples are like as they are stored; None where they cannot be seen
-canary          digest of the element that comes next (where there is a source_state), or of the one delivered last
-source_state    the source's own snapshot, and the elements to skip after it; None where the cursor says it all
-rank            whose state it is, where ranks draw streams of their own; else None
+journal         changes during the run, oldest first: [[epoch, position], change]
+fingerprint     digests of some samples as stored; None if the source does not show them
+canary          digest of the next element (with a source_state), or of the one delivered last
+source_state    the source's own snapshot, and the elements to skip after it; None if the cursor is enough
+rank            the rank that the state belongs to, if ranks have separate streams; else None
 digest          of all of these; None in a state that was edited by hand
 """
 
@@ -29,6 +29,7 @@ import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import cache
+from os import PathLike
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -61,43 +62,47 @@ __all__ = [
 
 # ------------------------------------------------------------------ describe
 #
-# What a thing is that was taken for a state, in the width of a message.
+# Describes values that were passed as a state but are not one, briefly enough for a message.
 
-LEAF = "states"  # under which a checkpoint of torch.distributed.checkpoint has the states of all ranks, as bytes
+LEAF = "states"  # key in a checkpoint of torch.distributed.checkpoint for the states of all ranks, as bytes
 BY_DCP = (
-    "If torch.distributed.checkpoint saved it: pass it loader.dcp() instead of the Loader, whose state it splits into "
-    "parts of several ranks."
+    "If torch.distributed.checkpoint saved it, pass it loader.dcp() instead of the Loader: it splits a Loader's state "
+    "into parts from several ranks."
 )
 _DEEPEST_SEARCH = 4
-_GIVE = "Give what loader.state_dict() returned; its field 'format' holds an integer."
+_GIVE = "Pass the result of loader.state_dict(); its field 'format' is an integer."
 _OTHERS = (
-    ({"param_groups", "state"}, "It is an optimizer's state: did you mean the one of the loader? "),
-    ({"python", "numpy"}, "It is a state of the generators, for resumable.rng.load_state_dict. "),
-    ({"pytorch-lightning_version"}, "It is a checkpoint of Lightning's: give it to the Trainer as ckpt_path. "),
+    ({"param_groups", "state"}, "It is an optimizer's state: did you mean the loader's? "),
+    ({"python", "numpy"}, "It is a state of the RNGs, for resumable.rng.load_state_dict. "),
+    ({"pytorch-lightning_version"}, "It is a Lightning checkpoint: pass it to the Trainer as ckpt_path. "),
 )
 
 
 def describe(value: Any) -> str:
-    """Say what a thing is: a mapping by its keys, anything else by its value."""
+    """Describe a value: a mapping by its keys, anything else by its value."""
     if isinstance(value, Mapping) and value:
         return shorten(f"a {type(value).__name__} with the keys {', '.join(map(shorten, value))}", show=str)
     return shorten(value)
 
 
 def is_state(value: Any) -> bool:
-    """Return whether a thing looks like a state of a Loader, of whatever version."""
+    """Return whether a value looks like a state of a Loader, of any version."""
     return isinstance(value, Mapping) and type(value.get("format")) is int and "cursor" in value
 
 
 def is_leaf(values: Any) -> bool:
-    """Return whether a thing is what `Loader.dcp()` saves, and not a state."""
+    """Return whether a value was saved by `Loader.dcp()`, and is not a state."""
     return isinstance(values, Mapping) and set(values) == {LEAF} and isinstance(values[LEAF], bytes)
 
 
 def advise(values: Any) -> str:
-    """Say what to give instead: the state that is inside of it, where there is one."""
+    """Say what to pass instead: a state that is inside the value, if there is one."""
+    if values is None:
+        return "On a first run there is nothing to load: call load_state_dict() only if there is a checkpoint."
+    if isinstance(values, (str, bytes, PathLike)):
+        return 'If it is a path, load the file first: loader.load_state_dict(torch.load(path)["loader"]).'
     if (path := _find(values)) is not None:
-        return f"A state of a Loader is inside of it: did you mean load_state_dict(state{path})?"
+        return f"It contains a state of a Loader: did you mean load_state_dict(state{path})?"
     for names, advice in _OTHERS:
         if isinstance(values, Mapping) and names <= set(values):
             return advice + _GIVE
@@ -105,7 +110,7 @@ def advise(values: Any) -> str:
 
 
 def _find(values: Any, deep: int = 0) -> str | None:
-    """Return how to get to the first state of a Loader inside of something, as Python writes it."""
+    """Return the subscripts, as Python code, that lead to the first state of a Loader inside a value."""
     if not isinstance(values, Mapping) or deep > _DEEPEST_SEARCH:
         return None
     for key, value in values.items():
@@ -119,18 +124,18 @@ def _find(values: Any, deep: int = 0) -> str | None:
 
 # ------------------------------------------------------------------ journal
 #
-# The journal of a state: what was changed in the middle of a run, as [[epoch, position], change], oldest first.
+# The journal of a state: changes during a run, as [[epoch, position], change], oldest first.
 #
-# change                          means
-# {"global_batch": [was, is]}     samples per step over all ranks, before the place and from there on
-# {"in_force": settings}          the epoch of the cursor began with these settings of the backend; its rest goes on so
-# {"set": settings}               these are set at the cursor, for the epochs after it, unless they are set again
+# change                          meaning
+# {"global_batch": [was, is]}     samples per step over all ranks, before the position and from there on
+# {"in_force": settings}          the cursor's epoch started with these backend settings, and continues with them
+# {"set": settings}               set at the cursor, for later epochs, until they are set again
 #
-# Settings are what differs from the backend as it was wrapped; there are none where a backend has none.
+# Settings are differences from the backend as it was wrapped; a backend may not have any.
 
 
 class Resize(NamedTuple):
-    """Another global batch from a place on."""
+    """A different global batch from a position on."""
 
     epoch: int
     position: int
@@ -139,12 +144,12 @@ class Resize(NamedTuple):
 
 
 class Journal(NamedTuple):
-    """What a state says of changes.
+    """The changes in a state.
 
     Args:
         resizes: changes of the global batch, oldest first.
-        in_force: settings with which the cursor's epoch began; None if it did not begin yet.
-        settings: those that are set at the cursor; None where the backend has no settings.
+        in_force: settings that the cursor's epoch started with; None if it has not started.
+        settings: those that are set at the cursor; None if the backend has no settings.
     """
 
     resizes: tuple[Resize, ...] = ()
@@ -152,7 +157,7 @@ class Journal(NamedTuple):
     settings: Mapping[str, Any] | None = None
 
     def as_list(self, cursor: Cursor) -> list[list[Any]]:
-        """Return the journal of a place, as fresh plain values."""
+        """Return the journal at a cursor, as fresh plain values."""
         entries: list[list[Any]] = [
             [[one.epoch, one.position], {"global_batch": [one.was, one.now]}] for one in self.resizes
         ]
@@ -167,17 +172,18 @@ class Journal(NamedTuple):
         """Read the journal of a state that was taken at a cursor.
 
         Raises:
-            ValueError: it is none, or has an entry that this version does not know, or settings of a later place.
+            ValueError: it is not a journal, or has an entry that this version does not know, or settings after the
+                cursor.
         """
         resizes, settings = [], dict[str, Any]()
         for (epoch, position), change in values:
             if not all(type(number) is int and number >= 0 for number in (epoch, position)):
-                raise ValueError(f"the journal has an entry at {[epoch, position]}, which is no place")
+                raise ValueError(f"the journal has an entry at {[epoch, position]}, which is not a position")
             (name,) = change
             if name == "global_batch":
                 was, now = change[name]
                 if not all(type(number) is int and number > 0 for number in (was, now)):
-                    raise ValueError(f"the journal has a global batch that is none: {change}")
+                    raise ValueError(f"the journal has an invalid global batch: {change}")
                 resizes.append(Resize(epoch, position, was, now))
             elif name in {"in_force", "set"}:
                 if (epoch, position) > (cursor.epoch, cursor.position):
@@ -189,25 +195,25 @@ class Journal(NamedTuple):
 
 
 def without_settings(values: Mapping[str, Any]) -> dict[str, Any]:
-    """Return a state that leaves settings as they are; for going back to a place within a run."""
+    """Return a state that does not change settings; for going back within a run."""
     return {**values, "journal": [entry for entry in values["journal"] if "global_batch" in entry[1]], "digest": None}
 
 
-# ------------------------------------------------------------------ format1
+# ------------------------------------------------------------------ format 1
 #
-# States of format 1, read as states of format 2; what they lack is left empty and is not compared.
+# Reads states of format 1 as states of format 2. Missing fields are left empty and are not compared.
 
 
 def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return the same state in format 2.
 
-    Its counters begin with the cursor's epoch, as it does not say how long the epochs before were.
+    Its counters start with the cursor's epoch, because format 1 does not record how long earlier epochs were.
 
     Raises:
-        ValueError: it is one of a later format, whose number was damaged.
+        ValueError: it has a later format, and its number was damaged.
     """
     if "digest" in values:
-        raise ValueError("its format is 1, but it has a digest, which states of format 1 have not")
+        raise ValueError("its format is 1, but it has a digest, which format 1 does not have")
     cursor, native = values["cursor"], values.get("native")
     return {
         **{name: values[name] for name in _SAME},
@@ -243,24 +249,24 @@ def _source_state(native: Mapping[str, Any], epoch: int) -> Mapping[str, Any]:
 
 FORMAT = 2
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
-_LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # as no run has
-_MOST_RANKS = 1 << 20  # likewise
+_LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # larger than in any run
+_MOST_RANKS = 1 << 20  # the same
 _canonical = json.JSONEncoder(sort_keys=True, separators=(",", ":")).encode
 _PLAIN = frozenset({type(None), bool, int, float, str})
 _BASES: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__index__, float: float.__float__}
-_LARGEST_INT = 1 << 256  # larger ones are digested otherwise, as Python writes at most 4300 digits of an integer
-_DEEPEST = 100  # levels of a snapshot; deeper ones are digested otherwise
-_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet; there, so that the keys stay
-_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # besides the fingerprint
+_LARGEST_INT = 1 << 256  # larger ones are digested differently, because Python writes at most 4300 digits
+_DEEPEST = 100  # levels of a snapshot; deeper ones are digested differently
+_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet, but must be present
+_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # in addition to the fingerprint
 
 
 class Mark(NamedTuple):
-    """A place in the stream, how much is in the weights there, and the source's own state where it has one.
+    """A position in the stream, the number of batches in the weights there, and the source's own state if it has one.
 
-    `canary` is that of the element that comes next, where there is a source state; else of the one delivered last.
-    Another element than that is refused where the place is gone to, or only warned about (`strict` is False).
+    `canary` belongs to the next element if there is a source state, else to the one delivered last. If a load finds a
+    different element at the position, it raises, or only warns (`strict` is False).
 
-    `in_force` are the settings with which the cursor's epoch began, once it has a batch and where the backend has some.
+    `in_force` has the settings that the cursor's epoch started with, if it has a batch and the backend has settings.
     """
 
     cursor: Cursor
@@ -283,24 +289,24 @@ class Mark(NamedTuple):
         return Mark(cursor, source, self.global_step + 1, seen, canary, in_force=in_force)
 
     def at(self, cursor: Cursor, source: SourceState | None) -> Mark:
-        """Return the mark of another place, with the same in the weights."""
+        """Return the mark for a different position, with the same batches in the weights."""
         return Mark(cursor, source, self.global_step, self.samples_seen)
 
 
-@dataclass(slots=True)  # not frozen, which takes a microsecond of each state that is saved
+@dataclass(slots=True)  # not frozen, which would cost 1 µs per saved state
 class State:
     """A parsed state; never changed.
 
     Args:
-        mark: where it was taken.
+        mark: its position.
         global_batch: samples per step over all ranks.
         batch_size: samples per rank and step that the script asked for.
-        fingerprint: what must be the same in both runs, under dotted names.
+        fingerprint: what must be the same in both runs, by dotted names.
         unit: what a position counts.
-        journal: what was changed in the middle of the run.
-        intact: nothing was changed since it was saved, as far as its digest tells.
+        journal: changes during the run.
+        intact: its digest shows no change since it was saved.
         world_size: number of ranks when it was taken.
-        data: what some samples are like as they are stored.
+        data: digests of some samples as stored.
     """
 
     mark: Mark
@@ -350,29 +356,29 @@ class State:
 
 @cache
 def _parts_of(name: str) -> tuple[str, str]:
-    """Return the group of a fact, and its name there; there are about ten of them."""
+    """Return the group of a fingerprint entry, and its name there; there are about ten entries."""
     group, _, key = name.partition(".")
     return group, key
 
 
 def parse(values: Any, backend: Any = None) -> State:
-    """Read a state from what `state_dict()` returned, possibly by way of JSON or `torch.load`.
+    """Read a state that `state_dict()` returned, possibly from JSON or `torch.load`.
 
     Args:
         values: the state.
-        backend: of this run, which may look into its snapshots; None if there is none.
+        backend: of this run, which may inspect its snapshots; None if there is none.
 
     Raises:
-        StateFormatError: it is no state, or truncated, damaged, or of a version that this code does not know.
+        StateFormatError: it is not a state, is truncated or damaged, or has a version that this code does not know.
     """
     version = values.get("format") if hasattr(values, "get") else None
     if type(version) is not int or version < 1:
         raise StateFormatError(
-            f"this is no state of a Loader: {describe(values)}.\nNothing was loaded. {advise(values)}"
+            f"expected a state of a Loader, but got {describe(values)}.\nNothing was loaded. {advise(values)}"
         )
     if version > FORMAT:
         raise StateFormatError(
-            f"the state was written by a newer version of resumable: format {shorten(version)}, this version reads up "
+            f"a newer version of resumable wrote the state: format {shorten(version)}, but this version reads only up "
             f"to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
         )
     try:
@@ -382,17 +388,17 @@ def parse(values: Any, backend: Any = None) -> State:
 
 
 def is_shared(values: Mapping[str, Any]) -> bool:
-    """Return whether a state is the same on all ranks, and can be made of a place alone."""
+    """Return whether a state is the same on all ranks, and only a position is needed to make it."""
     return all(values.get(name) is None for name in ("source_state", "native", "rank"))
 
 
 def damaged(values: Any, error: Exception) -> StateFormatError:
-    """Return what to raise for a state that could not be read."""
+    """Return the error for a state that could not be read."""
     reason = f"the field {error} is missing" if isinstance(error, KeyError) else str(error)
     names = ", ".join(shorten(name, show=str) for name in values)
     return StateFormatError(
         f"the state is truncated or damaged: {reason}.\n"
-        f"Nothing was loaded. It has the fields {names}. Load another checkpoint. {BY_DCP}"
+        f"Nothing was loaded. It has the fields {names}. Load a different checkpoint. {BY_DCP}"
     )
 
 
@@ -406,12 +412,12 @@ def _read(values: Mapping[str, Any], backend: Any) -> State:
     if values["rank"] is not None:
         fingerprint |= {"rank": values["rank"], "world_size": values["world_size"]}
     for name in ("backend.kind", "sampler.name", "randomness.mode", "randomness.seed"):
-        fingerprint[name]  # a KeyError names what is missing
+        fingerprint[name]  # raises a KeyError with the missing name
     cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
     _check_place(cursor, numbers)
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, backend)
     for name in _LATER:
-        values[name]  # a KeyError names what is missing
+        values[name]  # raises a KeyError with the missing name
     intact = _is_intact(values, fingerprint, backend)
     journal = Journal.parse(values["journal"], cursor)
     canary, in_force = _canary(values["canary"]), journal.in_force
@@ -444,13 +450,13 @@ def _canary(digest: Any) -> Canary | None:
 
 
 def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
-    """Refuse a place that contradicts itself."""
+    """Reject a position that contradicts itself."""
     if cursor.step > cursor.position:
-        raise ValueError(f"the position {cursor.position} is too small for {cursor.step} steps of a sample or more")
+        raise ValueError(f"the position {cursor.position} is too small for {cursor.step} steps of at least one sample")
     ranks, left = divmod(numbers["global_batch"], numbers["batch_size"])
     if left or ranks > _MOST_RANKS:
         raise ValueError(
-            f"global_batch is {numbers['global_batch']}, which no number of ranks makes of a batch_size of "
+            f"global_batch is {numbers['global_batch']}, which is not a possible multiple of batch_size="
             f"{numbers['batch_size']}"
         )
 
@@ -458,12 +464,12 @@ def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
 def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: Any) -> str:
     """Digest a state: 16 hexadecimal digits of BLAKE2b over canonical JSON.
 
-    The fingerprint and a list of the other fields, and not the dict as it is: that takes a third of the time.
+    It covers the fingerprint and a list of the other fields instead of the dict, which takes a third of the time.
 
     Args:
         values: the state.
         fingerprint: what is compared on load.
-        source: the source's state, as JSON can write it.
+        source: the source's state, in a form that JSON can write.
     """
     own = [values[name] for name in _DIGESTED]
     text = _canonical([fingerprint, own, source])
@@ -471,10 +477,10 @@ def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: A
 
 
 def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], backend: Any) -> bool:
-    """Return whether the digest is that of the fields, as this or an earlier version computed it, or None.
+    """Return whether the digest is None, or fits the fields as this or an earlier version computed it.
 
     Raises:
-        ValueError, TypeError, KeyError: the snapshot contradicts itself, as the backend tells; also without a digest.
+        ValueError, TypeError, KeyError: the backend finds that the snapshot contradicts itself, even without a digest.
     """
     source = values["source_state"]
     known = {None, _digest(values, fingerprint, _content(source))}
@@ -485,7 +491,7 @@ def _is_intact(values: Mapping[str, Any], fingerprint: Mapping[str, Any], backen
 
 
 def _without_snapshots(source: Mapping[str, Any], own_fields: Callable[[Any], Any] | None) -> dict[str, Any]:
-    """Return what earlier versions digested of a source's state."""
+    """Return the part of a source's state that earlier versions digested."""
     own: dict[str, Any] = {"skip": source["skip"], "ended": source["ended"]}
     if "left_early" in source:
         left = source["left_early"]
@@ -496,9 +502,9 @@ def _without_snapshots(source: Mapping[str, Any], own_fields: Callable[[Any], An
 
 
 def _content(value: Any, deep: int = 0) -> Any:
-    """Return a value as JSON can write it, the same for a snapshot when it is taken and when it is loaded.
+    """Return a value in a form that JSON can write, the same for a snapshot when it is taken and when it is loaded.
 
-    In between, JSON turns tuples into lists, and keys and enums into what they are made of.
+    In between, JSON turns tuples into lists, and keys and enums into plain values.
     """
     kind = type(value)
     if kind in _PLAIN and (kind is not int or -_LARGEST_INT < value < _LARGEST_INT):
@@ -506,7 +512,7 @@ def _content(value: Any, deep: int = 0) -> Any:
     if deep < _DEEPEST:
         if isinstance(value, Mapping):
             found = {_key(key): _content(part, deep + 1) for key, part in value.items()}
-            return found if len(found) == len(value) else [found, len(value)]  # 1 and "1" are one key in JSON
+            return found if len(found) == len(value) else [found, len(value)]  # 1 and "1" are the same key in JSON
         if isinstance(value, (list, tuple)):
             return [_content(part, deep + 1) for part in value]
         if isinstance(value, np.generic):

@@ -1,10 +1,10 @@
-"""SourceState: where a source with a state of its own stands, as one of two shapes.
+"""SourceState: the position of a source with its own state, in one of two forms.
 
-    at a place    its own snapshot, and the elements to skip after it
-    left early    an epoch was left in its middle, and nothing was saved since: the state of that epoch, and how far it
-                  was read. The source goes there, leaves, begins the epoch of the cursor, and skips
+    at a place    a snapshot of the source, and the elements to skip after it
+    left early    the loop left an epoch early, and nothing was saved since: the state of that epoch, and how far it was
+                  read. To restore it, the source goes there, leaves, starts the cursor's epoch, and skips
 
-Both say whether the source is known to have no more in the cursor's epoch (`ended`).
+Both record whether the source is known to have no elements left in the cursor's epoch (`ended`).
 """
 
 from __future__ import annotations
@@ -20,36 +20,36 @@ if TYPE_CHECKING:
 
 __all__ = ["AtPlace", "KnowsSnapshots", "LeftEarly", "SourceState", "parse_source"]
 
-_DEEPEST = 200  # states inside of one another; this version writes two at most
+_DEEPEST = 200  # levels of nested states; this version writes at most two
 
 
 @runtime_checkable
 class KnowsSnapshots(Protocol):
-    """A backend that can look into its snapshots: those of a `DataLoader`, which count batches."""
+    """A backend that can inspect its snapshots, such as a `DataLoader`'s, which count batches."""
 
     def own_fields(self, snapshot: Any) -> Any:
-        """Return the part of a snapshot that is the backend's own and not a user's, in plain values.
+        """Return the part of a snapshot that belongs to the backend and not to a user, as plain values.
 
-        The digest in states of earlier versions covers this part alone.
+        The digest in states of earlier versions covers only this part.
 
         Raises:
-            TypeError, ValueError, KeyError: that is damaged.
+            TypeError, ValueError, KeyError: it is damaged.
         """
         ...
 
     def elements_before(self, snapshot: Any) -> int:
-        """Return how many elements of the epoch were given before a snapshot; it has to agree with the cursor."""
+        """Return how many elements of the epoch were yielded before a snapshot; it must match the cursor."""
         ...
 
 
 @dataclass(frozen=True, slots=True)
 class AtPlace:
-    """A place for which there is a snapshot, or a few elements after one.
+    """A position with a snapshot, or a few elements after one.
 
     Args:
         snapshot: the source's own state.
         skip: elements of this epoch to skip after it.
-        ended: the source has no more in this epoch.
+        ended: the source has no elements left in this epoch.
     """
 
     snapshot: Any
@@ -57,7 +57,7 @@ class AtPlace:
     ended: bool = False
 
     def replayed(self, within: Callable[[Any], int]) -> int:
-        """Count the elements that are replayed to get here; `within` counts those to get to a snapshot."""
+        """Count the elements that are replayed to get here; `within` counts the elements up to a snapshot."""
         return self.skip + within(self.snapshot)
 
     def as_dict(self) -> dict[str, Any]:
@@ -67,14 +67,14 @@ class AtPlace:
 
 @dataclass(frozen=True, slots=True)
 class LeftEarly:
-    """A place in an epoch of which there is no snapshot yet, after one that was left in its middle.
+    """A position in an epoch without a snapshot, after an epoch that was left early.
 
     Args:
         before: the source's state in the epoch that was left.
         epoch: the number of that epoch.
         position: how far it was read.
-        skip: elements of the cursor's epoch to skip after its beginning.
-        ended: the source has no more in the cursor's epoch.
+        skip: elements to skip after the start of the cursor's epoch.
+        ended: the source has no elements left in the cursor's epoch.
     """
 
     before: SourceState
@@ -84,7 +84,7 @@ class LeftEarly:
     ended: bool = False
 
     def replayed(self, within: Callable[[Any], int]) -> int:
-        """Count the elements that are replayed to get here, those of the epoch that was left included."""
+        """Count the elements that are replayed to get here, including the epoch that was left."""
         return self.skip + self.before.replayed(within)
 
     def as_dict(self) -> dict[str, Any]:
@@ -103,12 +103,12 @@ def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: 
         values: the dict.
         epoch: of the cursor.
         position: of the cursor in that epoch.
-        backend: of this run; it may know how many elements were given before a snapshot.
-        deep: how many states this one is inside of.
+        backend: of this run; it may know how many elements were yielded before a snapshot.
+        deep: how many states this one is nested in.
 
     Raises:
         KeyError: a field is missing.
-        ValueError: a field has a value that no source can have had at this place.
+        ValueError: a field has a value that is impossible at this position.
     """
     skip, ended = _integer("skip", values["skip"], most=position), values["ended"]
     if type(ended) is not bool:
@@ -118,9 +118,9 @@ def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: 
         _check_count(state, position, backend)
         return state
     if skip != position:
-        raise ValueError(f"source_state.skip must be {position}, as the cursor's position, but it is {skip}")
+        raise ValueError(f"source_state.skip must be {position}, the cursor's position, but it is {skip}")
     if deep >= _DEEPEST:
-        raise ValueError(f"source_state has more than {_DEEPEST} states inside of one another")
+        raise ValueError(f"source_state has more than {_DEEPEST} nested states")
     left = values["left_early"]
     number = _integer("left_early.epoch", left["epoch"], most=epoch - 1)
     read = _integer("left_early.position", left["position"], least=1)
@@ -131,7 +131,7 @@ def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: 
 def _check_count(state: AtPlace, position: int, backend: Any) -> None:
     if (
         not offers(backend, KnowsSnapshots) or state.ended
-    ):  # at its end, a snapshot may be that of the next epoch's beginning
+    ):  # at the end of an epoch, the snapshot may already be at the start of the next one
         return
     given = backend.elements_before(state.snapshot)
     if given != position - state.skip:

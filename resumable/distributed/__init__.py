@@ -1,4 +1,4 @@
-"""Several ranks: what they agree on, and how the place in the data gets into checkpoints of other engines."""
+"""Tools for several ranks: ending together, preemption, and checkpoints of other engines that include the position."""
 
 from resumable.distributed.failing import fail_together
 

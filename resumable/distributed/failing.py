@@ -1,4 +1,4 @@
-"""One rank's failure ends all of them, by name, also where the others hang in a collective."""
+"""Ends all ranks when one fails, and reports which, even if the others hang in a collective."""
 
 from __future__ import annotations
 
@@ -21,31 +21,31 @@ if TYPE_CHECKING:
 __all__ = ["fail_together"]
 
 _log = logging.getLogger("resumable")
-_LINGER = 3  # looks of the others for which the rank that hosts the store waits with its own end
+_LINGER = 3  # checks of the other ranks for which the rank that hosts the store delays its end
 
 
 @contextmanager
 def fail_together(*, every: float = 0.5, patience: float = 10.0, exit_code: int = 1) -> Iterator[None]:
-    """End all ranks when one of them raises, with its number and its error.
+    """End all ranks when one of them raises, and report its number and its error.
 
         with resumable.distributed.fail_together():
             train()
 
-    A rank whose exception leaves the block leaves word of it in the store of the process group. On the others a thread
-    looks for that: it interrupts the main thread, and where this is inside of a collective that does not return, it
-    logs the error and ends the process. What leaves the block there is a `RankFailedError`, raised from whatever came
-    up meanwhile ("Connection closed by peer", a time-out, the interrupt).
+    If an exception leaves the block, the rank posts it to the store of the process group. On the other ranks, a thread
+    checks for such posts and interrupts the main thread. If that is blocked in a collective, the thread logs the error
+    and ends the process. Otherwise a `RankFailedError` leaves the block there. Its cause is the exception that was
+    raised meanwhile ("Connection closed by peer", a time-out, the interrupt).
 
-    Without a process group, or with one rank, it does nothing. A rank that is killed leaves no word.
+    Without a process group, or with one rank, it does nothing. A rank that is killed cannot post anything.
 
     Args:
-        every: seconds between two looks.
-        patience: seconds in which the main thread may come to its end, before the process is ended.
-        exit_code: with which it is ended.
+        every: seconds between two checks.
+        patience: seconds that the main thread may take to end, before the process is ended.
+        exit_code: the exit code in that case.
 
     Raises:
-        RankFailedError: another rank has failed.
-        RankMismatchError: another rank has found that the ranks differ.
+        RankFailedError: a different rank has failed.
+        RankMismatchError: a different rank has found that the ranks differ.
     """
     store = find_store()
     distributed: Any = sys.modules.get("torch.distributed")
@@ -66,17 +66,17 @@ def fail_together(*, every: float = 0.5, patience: float = 10.0, exit_code: int 
         if isinstance(error, Exception) and not isinstance(error, RankError):
             post_failure(posts, rank, error, "")
         if rank == 0:
-            time.sleep(_LINGER * every)  # it hosts the store, as a rule
+            time.sleep(_LINGER * every)  # it usually hosts the store
         raise
     finally:
         thread.end()
 
 
 class _Looks(threading.Thread):
-    """Looks for word of other ranks by a connection of its own, where the store can give one.
+    """Checks for errors of other ranks, with a separate connection if the store supports it.
 
     Attributes:
-        word: the error that says what another rank has left word of.
+        word: the error that a different rank has posted.
     """
 
     def __init__(self, store: Any, rank: int, every: float, patience: float, exit_code: int) -> None:
@@ -87,7 +87,7 @@ class _Looks(threading.Thread):
         self.word: RankError | None = None
 
     def end(self) -> None:
-        """Let the thread end; the process is not ended by it from now on."""
+        """Let the thread end; from now on it does not end the process."""
         self._over.set()
 
     def run(self) -> None:
@@ -99,6 +99,6 @@ class _Looks(threading.Thread):
             return
         _thread.interrupt_main()
         if not self._over.wait(self._patience):
-            _log.critical("%s\nThis process did not come to its end in %g s, and is ended.", self.word, self._patience)
+            _log.critical("%s\nThis process did not finish within %g s, and is ended now.", self.word, self._patience)
             sys.stderr.flush()
             os._exit(self._exit_code)

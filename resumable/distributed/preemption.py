@@ -1,8 +1,8 @@
-"""Preemption: a signal asks for the end, and all ranks stop after the same step, with one checkpoint.
+"""Preemption: on a signal to end, all ranks stop after the same step, with one checkpoint.
 
-The handler sets a flag and does nothing else. The first rank that sees its flag writes a step into the store of the
-process group, a few steps ahead, as another rank may be ahead by one; the others look there once per step. No
-collective stands on the way of the loop, and a rank that finds that it has passed the agreed step raises.
+The handler only sets a flag. The first rank that sees its flag writes a step to the store of the process group, a few
+steps ahead, because a different rank may be one step ahead. The others check the store once per step. The loop needs no
+collective for this, and a rank that finds that it has passed the agreed step raises.
 """
 
 from __future__ import annotations
@@ -30,7 +30,7 @@ if TYPE_CHECKING:
 __all__ = ["EXIT_CODE", "Preemption", "preemption"]
 
 EXIT_CODE = 75  # EX_TEMPFAIL of sysexits.h: try again
-_OTHERS = 60.0  # seconds that rank 0 waits for the others before it asks SLURM to start the job again
+_OTHERS = 60.0  # seconds that rank 0 waits for the others before it asks SLURM to requeue the job
 
 _active: list[Preemption] = []  # from the outermost to the innermost
 
@@ -41,7 +41,7 @@ def preemption(
     margin: int = 2,
     requeue: bool | None = None,
 ) -> Preemption:
-    """Listen, while a `with` block runs, to the signals that ask a job to end.
+    """Listen, while a `with` block runs, for the signals that ask a job to end.
 
         with resumable.preemption() as stop:
             for epoch in loader.epochs(10):
@@ -52,33 +52,33 @@ def preemption(
                         stop.exit()
 
     Args:
-        signals: SIGTERM, which preemption, Kubernetes and torchrun send; SIGUSR1, as `sbatch --signal=USR1@120` sends
-            it; and SIGINT, of which the second one raises KeyboardInterrupt at once.
-        margin: how many calls of `reached` after the one that saw the signal the ranks stop; ignored for one rank. It
-            has to be more than the ranks can be apart: 2 with a collective in each step that the processor waits for.
-            Take more where it does not, as with NCCL and no `.item()`, or under `no_sync`.
-        requeue: whether `exit()` runs `scontrol requeue`; None where the job is one of SLURM's.
+        signals: SIGTERM, which preemption, Kubernetes and torchrun send; SIGUSR1, for example from
+            `sbatch --signal=USR1@120`; and SIGINT, which raises KeyboardInterrupt immediately the second time.
+        margin: after how many further calls of `reached` the ranks stop, once one has seen the signal; ignored for one
+            rank. It must be larger than the number of steps that ranks can be apart: 2 if each step has a collective
+            that the CPU waits for. Use more if it does not wait, as with NCCL without `.item()`, or under `no_sync`.
+        requeue: whether `exit()` runs `scontrol requeue`; None to do so if SLURM runs the job.
 
     Raises:
-        ConfigurationError: on entering, outside of the main thread; or an option without meaning.
+        ConfigurationError: on entering, if outside the main thread; or an option has a bad value.
     """
     return Preemption(tuple(signals), margin=margin, requeue=requeue)
 
 
 class Preemption:
-    """What `resumable.preemption()` gives: whether, and after which step, all ranks stop."""
+    """Returned by `resumable.preemption()`: says whether, and after which step, all ranks stop."""
 
     def __init__(self, signals: tuple[int, ...], *, margin: int, requeue: bool | None) -> None:
         if isinstance(margin, bool) or not isinstance(margin, int) or margin < 1:
             raise ConfigurationError(
-                f"margin has no meaning here.\n  needed: a whole number of steps, 1 or more\n  got:    {margin!r}\n"
-                "It is more than the ranks can be apart: 2 with a collective in each step."
+                f"margin must be a whole number of steps, 1 or more.\n  got: {margin!r}\n"
+                "It must be larger than the number of steps that ranks can be apart: 2 with a collective in each step."
             )
         self._signals, self._margin, self._requeue = signals, margin, requeue
         self._before: dict[int, Any] = {}
         self._process = 0
-        self.received: int | None = None  # by this process; other ranks may have received another signal, or none
-        self._at: int | None = None  # the step that was agreed on, or the first one after it
+        self.received: int | None = None  # by this process; other ranks may have received a different signal, or none
+        self._at: int | None = None  # the agreed step, or the first one after it
         self._last: int | None = None
         self._stride = 1
         self._ranks: Rendezvous | None = None
@@ -87,8 +87,8 @@ class Preemption:
     def __enter__(self) -> Self:
         if threading.current_thread() is not threading.main_thread():
             raise ConfigurationError(
-                "resumable.preemption() was entered in a thread, and Python handles signals in the main thread alone.\n"
-                "Enter it in the main thread; `reached` may be called in any."
+                "resumable.preemption() was entered in a thread, but Python handles signals only in the main thread.\n"
+                "Enter it in the main thread; `reached` may be called in any thread."
             )
         self._process = os.getpid()
         for number in self._signals:
@@ -105,8 +105,8 @@ class Preemption:
         self._before.clear()
 
     def _receive(self, number: int, frame: FrameType | None) -> None:
-        """Set flags: what runs here may stand inside of any other line."""
-        if os.getpid() != self._process:  # a fork, which ends as it would have without the block
+        """Only set flags: this may interrupt any other line."""
+        if os.getpid() != self._process:  # a fork, which ends in the same way as without the block
             signal.signal(number, self._before.get(number) or signal.SIG_DFL)
             os.kill(os.getpid(), number)
             return
@@ -116,29 +116,29 @@ class Preemption:
         if again:
             signal.default_int_handler(number, frame)
 
-    # ------------------------------------------------------------------ what the loop asks
+    # ------------------------------------------------------------------ called by the loop
 
     def reached(self, step: SupportsIndex) -> bool:
-        """Return whether to save and stop now; ask once per step, after it, on every rank.
+        """Return whether to save and stop now; call it on every rank, once after each step.
 
-        Several ranks ask with the same steps. The steps may have gaps, and only grow.
+        All ranks must call it with the same steps. The steps may have gaps, but must only grow.
 
-        It is False where the store of the process group is gone, with the rank that hosts it: that one has come to the
-        end of the run, which this one is about to, or the next collective fails.
+        It is False if the store of the process group is gone because the rank that hosts it has ended. Then that rank
+        has reached the end of the run, which this one is about to reach, or the next collective fails.
 
         Args:
-            step: the number of steps that were done, such as `loader.global_step`.
+            step: the number of completed steps, such as `loader.global_step`.
 
         Raises:
-            PreemptionError: this rank has passed the step at which the others stop. Save nothing then.
+            PreemptionError: this rank has passed the step at which the others stop. Do not save anything then.
             ConfigurationError: the steps go backwards.
         """
         number, last = step.__index__(), self._last
         if last is not None and number < last:
             raise ConfigurationError(
-                "the steps go backwards, so no step could be agreed on.\n"
-                f"  asked before: {last}\n  asked now:    {number}\n"
-                "Ask with what only grows, such as `loader.global_step`."
+                "the steps go backwards, so the ranks could not agree on one.\n"
+                f"  previous call: {last}\n  this call:     {number}\n"
+                "Pass a number that only grows, such as `loader.global_step`."
             )
         if last is not None and number > last:
             self._stride = number - last
@@ -161,23 +161,23 @@ class Preemption:
                 at = ranks.set_once(self._key, str(step + self._margin * self._stride))
             else:
                 at = ranks.look(self._key) or ""
-        except RuntimeError:  # every error of a store is one: the rank that hosts it has come to its end, or has died
+        except RuntimeError:  # every store error is one: the rank that hosts it has finished, or has died
             return
         if at:
             self._at = int(at)
             if step > self._at and (last is None or last >= self._at):
                 raise PreemptionError(
                     f"rank {ranks.rank} has passed the step at which all ranks stop, so it must not save.\n"
-                    f"  agreed on:  {self._at}\n  this rank:  {step}\n"
-                    f"The ranks were further apart than margin={self._margin} allows. Give preemption() a larger one, "
-                    "or let the ranks wait for each other in each step."
+                    f"  agreed step: {self._at}\n  this rank:   {step}\n"
+                    f"The ranks were further apart than margin={self._margin} allows. Pass a larger margin to "
+                    "preemption(), or make the ranks wait for each other in each step."
                 )
 
     def exit(self) -> NoReturn:
-        """End the process with status 75, so that it is started again; where SLURM runs it, ask for that first.
+        """End the process with status 75, which means that it should be restarted; under SLURM, requeue the job first.
 
-        Rank 0 runs `scontrol requeue`, after all ranks have come here, as SLURM ends them all with it. Call it when
-        all is saved.
+        Rank 0 runs `scontrol requeue` after all ranks have called this, because it makes SLURM end them all. Call it
+        when everything is saved.
 
         Raises:
             SystemExit: always, with status 75.
@@ -198,7 +198,7 @@ class Preemption:
 
 
 def _slurm_job() -> str | None:
-    """Return how SLURM knows this job, if it is one."""
+    """Return SLURM's id of this job, if it is one."""
     array = os.environ.get("SLURM_ARRAY_JOB_ID")
     return f"{array}_{os.environ['SLURM_ARRAY_TASK_ID']}" if array else os.environ.get("SLURM_JOB_ID")
 
@@ -206,7 +206,7 @@ def _slurm_job() -> str | None:
 def _run_scontrol(job: str | None) -> None:
     log = logging.getLogger("resumable")
     if job is None or (command := shutil.which("scontrol")) is None:
-        log.warning("the job was not requeued: %s", "no SLURM_JOB_ID" if job is None else "there is no scontrol here")
+        log.warning("the job was not requeued: %s", "no SLURM_JOB_ID" if job is None else "scontrol was not found")
         return
     done = subprocess.run([command, "requeue", job], check=False, capture_output=True, text=True)  # noqa: S603  # found in PATH
     if done.returncode:
@@ -217,6 +217,6 @@ def _wait_for(keys: list[str], ranks: Rendezvous) -> None:
     until = monotonic() + _OTHERS
     while missing := ranks.missing(keys):
         if monotonic() > until:
-            logging.getLogger("resumable").warning("ranks %s did not come to their end in %g s", missing, _OTHERS)
+            logging.getLogger("resumable").warning("ranks %s did not finish within %g s", missing, _OTHERS)
             return
         sleep(0.05)

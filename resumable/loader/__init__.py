@@ -1,4 +1,4 @@
-"""The Loader: `wrap` makes it, iterators read it, `Progress` knows its position, and the registry knows the sources."""
+"""The `Loader`: `wrap` builds it, iterators read it, `Progress` tracks its position, `registry` lists the sources."""
 
 from __future__ import annotations
 

@@ -4,7 +4,7 @@ One loop reads a Loader at a time. An iterator claims the Loader at its first `n
 older one raises `LoopError` at its next `next()`. An iterator of `epochs()` or `steps()` is open from its first
 `next()` until it is exhausted, closed or dropped:
 
-    while `epochs()` is open    a loop over the Loader reads the rest of the current epoch, and none of the next one
+    while `epochs()` is open    a loop over the Loader reads the rest of the current epoch, and stops there
     while `steps()` is open     any other loop raises `LoopError`
 """
 
@@ -49,7 +49,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
     from typing import Self, TypeAlias
 
-    from typing_extensions import TypeVar  # type checkers bring it along, and know its `default`
+    from typing_extensions import TypeVar  # type checkers include it, and support its `default`
 
     T_co = TypeVar("T_co", covariant=True, default=Any)
     Reader: TypeAlias = "BatchIterator[Any] | StepIterator[Any]"
@@ -60,12 +60,12 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
-_EMPTY = 2  # epochs without a batch, one after the other, that no source may have
+_EMPTY = 2  # consecutive epochs without a batch before steps() raises
 _EVALUATE = "To read the same data for evaluation, use loader.for_evaluation(), which has a separate position."
 
 
 class LoopedLoader(Protocol[T_co]):
-    """What loops need of the Loader that they read."""
+    """The parts of a Loader that loops use."""
 
     progress: Progress
     loops: Loops
@@ -138,8 +138,8 @@ def taken_away(by: str) -> LoopError:
     """
     return LoopError(
         f"a loop over a Loader was started, but {by} delivers its batches.\n"
-        "The loop would take batches away from the training, and they would not count as trained on. To train, loop "
-        f"over the object that {by} returned, if any. {_EVALUATE}"
+        "The loop would take batches away from the training run, and they would not count as trained on. To train, "
+        f"loop over the object that {by} returned, if any. {_EVALUATE}"
     )
 
 
@@ -163,14 +163,14 @@ class Delivery(Generic[T_co]):
             raise taken_away(self.loader.driver)
 
     def start(self) -> None:
-        """Prepare for a new loop, which has replaced the one before."""
+        """Prepare for a new loop, which has replaced the previous one."""
 
     def read(self, epoch: int | None = None) -> Iterator[T_co]:
-        """Return what a loop reads: the batches of an epoch, or of the current one."""
+        """Return the iterator that a loop reads: over the batches of the given epoch, or of the current one."""
         return BatchIterator(self, epoch)
 
     def settle(self) -> None:
-        """Count what is in the weights by now; called before each batch."""
+        """Count the batches that are in the weights by now; called before each batch."""
 
     def leave(self, epoch: int) -> None:  # noqa: ARG002  # an integration may need it
         """End an epoch, which a loop over `epochs()` is done with.
@@ -197,7 +197,7 @@ class Loops:
         self._outer: weakref.ref[Outer] | None = None  # of epochs() or steps()
 
     def open(self, outer: Outer) -> None:
-        """Start `epochs()` or `steps()`, which replaces one that is open, such as one that an exception left open."""
+        """Start `epochs()` or `steps()`, replacing one that is open, such as one that an exception left open."""
         self._outer = weakref.ref(outer)
         self._reader = weakref.ref(outer) if isinstance(outer, StepIterator) else None
 
@@ -217,20 +217,20 @@ class Loops:
 
         Args:
             reader: its iterator.
-            position: number of the epoch in which the Loader is.
+            position: number of the Loader's current epoch.
 
         Returns:
-            The only epoch that it may read; None if it may read any.
+            The only epoch that it may read; None if it may read all.
 
         Raises:
-            LoopError: it would take batches away from the loop that is open, or its epoch is over.
+            LoopError: it would take batches away from the open loop, or its epoch is over.
         """
         outer = None if self._outer is None else self._outer()
         if isinstance(outer, StepIterator):
             raise LoopError(
                 "a loop over a Loader was started while steps() is open.\n"
-                "It would take batches away from the training. If an exception left it open, call steps() again, or "
-                f"close() its iterator. {_EVALUATE}"
+                "It would take batches away from the training run. If an exception left it open, call steps() again, "
+                f"or close() its iterator. {_EVALUATE}"
             )
         current = None if outer is None else outer.number
         only = current if reader.only is None else reader.only
@@ -238,8 +238,8 @@ class Loops:
             raise LoopError(
                 f"a loop over epoch {only} was started, but that epoch is over: the Loader is in epoch {position}.\n"
                 + (
-                    f"It would take epoch {position} away from the training, which continues with the next epoch of "
-                    "epochs(). "
+                    f"It would take epoch {position} away from the training run, which continues with the next epoch "
+                    "of epochs(). "
                     if current is not None
                     else "It would get no batch. "
                 )
@@ -271,7 +271,7 @@ class BatchIterator(Generic[T_co]):
 
     Args:
         delivery: gets the batches.
-        epoch: read this one only; None for the epoch at the first `next()`, or the next one if that has no batch left.
+            epoch: read only this one; None for the epoch at the first `next()`, or the next one if no batch is left.
     """
 
     def __init__(self, delivery: Delivery[T_co], epoch: int | None = None) -> None:
@@ -335,13 +335,13 @@ class BatchIterator(Generic[T_co]):
 
 
 class StepIterator(Generic[T_co]):
-    """Batches of one epoch after the other, up to a number of them over the whole run.
+    """Batches of consecutive epochs, up to a number of batches over the whole run.
 
     It has no separate position: if the loader's position is set in the middle of a loop, the loop continues there.
 
     Args:
         delivery: gets the batches.
-        total: stop once so many are in the weights, or wait to be acknowledged.
+        total: stop once this many batches are in the weights, or wait to be acknowledged.
     """
 
     def __init__(self, delivery: Delivery[T_co], total: float) -> None:
@@ -374,9 +374,9 @@ class StepIterator(Generic[T_co]):
                 empty += at.step == 0
             if empty == _EMPTY:
                 raise DataError(
-                    f"epochs {at.epoch - 1} and {at.epoch} yielded no batch at all, so steps() would run forever.\n"
-                    "Check that the data is where it should be, and that an epoch has enough samples for one batch: "
-                    'tail="drop" leaves out what makes no whole one.'
+                    f"epochs {at.epoch - 1} and {at.epoch} yielded no batch, so steps() would run forever.\n"
+                    "Check that the data exists, and that an epoch has enough samples for one batch: "
+                    'tail="drop" drops an incomplete batch.'
                 )
         self.close()
         raise StopIteration
@@ -444,7 +444,7 @@ _NO_EPOCH = (
 
 
 def check_total(what: str, total: object) -> float:
-    """Check the number for `epochs` or `steps`, and return it: whole, or infinite.
+    """Check the number for `epochs` or `steps`, and return it: an integer, or infinity.
 
     Raises:
         ConfigurationError: it is neither, or below 0.
@@ -459,15 +459,15 @@ def check_total(what: str, total: object) -> float:
         return number  # type: ignore[no-any-return]  # an int or a float
     raise ConfigurationError(
         f"{what}() needs a whole number of 0 or more, but it was called with {total!r}.\n"
-        f"It counts the {what} of the whole run, those before a resume included; math.inf means no end."
+        f"It counts the {what} of the whole run, including those before a resume; math.inf means no end."
     )
 
 
 class EvaluationPass(Generic[T_co]):
-    """Batches of one pass over a loader for evaluation, from its first batch, whatever was read before.
+    """Batches of one pass over a loader for evaluation. Each pass starts at the same first batch.
 
-    The first batch is the one that followed when the first pass started. These batches have a separate failpoint,
-    because they do not belong to the training.
+    That is the batch that followed when the first pass started. These batches have a separate failpoint, because they
+    are not part of training.
 
     Args:
         loader: delivers the batches.
@@ -505,13 +505,13 @@ class EvaluationPass(Generic[T_co]):
         return batch
 
     def __del__(self) -> None:
-        """Let the workers of a pass end that was left by `break`: the next pass starts over."""
+        """Let the workers of a pass that was left with `break` end: the next pass starts over."""
         if self._epoch >= 0 and not self._over and self._moves == self._loader.progress.moves:
             self._loader.progress.let_go()
 
 
 class Epoch(int, Generic[T_co]):
-    """One epoch of `Loader.epochs`: iterate over it for its batches, and use it as its number.
+    """One epoch of `Loader.epochs`: iterate over it for its batches, and use it as a number.
 
     `copy` and `deepcopy` return a plain integer. It cannot be pickled: store `epoch.number` in a checkpoint.
     """
@@ -535,14 +535,14 @@ class Epoch(int, Generic[T_co]):
         return int(self)
 
     def __iter__(self) -> Iterator[T_co]:
-        """Return an iterator over the batches of this epoch that are left; it raises `LoopError` if the epoch is over.
+        """Return an iterator over the batches left in this epoch; it raises `LoopError` if the epoch is over.
 
-        `enumerate(epoch)` counts from 0, also after a resume. `epoch.enumerate()` continues the count.
+        `enumerate(epoch)` always counts from 0. `epoch.enumerate()` continues the count after a resume.
         """
         return self._delivery.read(self.number)
 
     def enumerate(self, start: int = 0) -> Iterator[tuple[int, T_co]]:
-        """Iterate over (index, batch): the index of a batch in its epoch, which continues after a resume.
+        """Iterate over (index, batch), with the index of the batch in its epoch, which continues after a resume.
 
             for i, batch in epoch.enumerate():
                 ...
@@ -553,7 +553,7 @@ class Epoch(int, Generic[T_co]):
         return _Enumeration(iter(self), self._delivery.loader, start)
 
     def __len__(self) -> int:
-        """Count the batches of the whole epoch, of which some may be done."""
+        """Count all batches of the epoch, including those already read."""
         return self._delivery.loader.total_steps(self.number)
 
     def __copy__(self) -> int:
@@ -565,7 +565,7 @@ class Epoch(int, Generic[T_co]):
     def __reduce_ex__(self, _: object) -> str:
         raise UnsupportedError(
             f"an epoch of loader.epochs() cannot be pickled or saved: it is number {self.number}, and can be iterated "
-            "over.\nA checkpoint that holds it could not be loaded with weights_only=True. Store its number: "
+            "over.\nA checkpoint with this object could not be loaded with weights_only=True. Save the number instead: "
             "epoch.number."
         )
 
@@ -592,11 +592,11 @@ class _Enumeration(Generic[T_co]):
 
 # ------------------------------------------------------------------ twins
 #
-# Loaders whose samples get the same order and the same randomness: read together, or one after another.
+# Loaders whose samples have the same order and the same randomness, read together or one after another.
 
 _log = getLogger("resumable")
-_MOST = 1000  # streams that are remembered
-_loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary()  # that are being read
+_MOST = 1000  # streams to remember
+_loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary()  # open loops
 _said: set[tuple[int, str] | str] = set()
 _first: deque[str] = deque(maxlen=_MOST)  # streams that were read from the start of epoch 0
 _looked: WeakSet[Progress] = WeakSet()
@@ -605,13 +605,13 @@ _looked: WeakSet[Progress] = WeakSet()
 def tell_twins(loop: Any, loader: LoopedLoader[Any]) -> None:
     """Warn in the log if a second loader has the same order and the same randomness.
 
-    It warns once per seed and name if two loaders are read together, and once per process if an earlier loader started
-    with the same data, seed and name, as happens if a loader is made again for each epoch. The order identifies a twin
-    for certain, so only loaders that shuffle with their seed count.
+    It warns once per seed and name if two loaders are read together. It warns once per process if an earlier loader
+    started with the same data, seed and name, which happens if a loader is created again for each epoch. Only loaders
+    that shuffle with their seed are compared: only their order identifies a twin reliably.
 
     Args:
-        loop: an iterator that starts; remembered as long as it lives.
-        loader: what it reads.
+        loop: an iterator that starts; remembered as long as it exists.
+        loader: the loader that it reads.
     """
     if not loader.shuffles:
         return
@@ -624,7 +624,7 @@ def tell_twins(loop: Any, loader: LoopedLoader[Any]) -> None:
 
 
 def _look_back(loader: LoopedLoader[Any]) -> None:
-    """Compare a loader with those before it, once, if it starts at epoch 0: not after a load or seek()."""
+    """Compare a loader with earlier ones, once, if it starts at epoch 0: not after a load or seek()."""
     progress = loader.progress
     if progress in _looked:
         return
@@ -635,9 +635,9 @@ def _look_back(loader: LoopedLoader[Any]) -> None:
     if stream in _first and "again" not in _said:
         _said.add("again")
         _log.warning(
-            "a Loader starts at epoch 0 with the data, seed %d and %s of an earlier Loader in this process: it has the "
-            "same order and augmentation as the Loader before.\nIf it is made again for each epoch, every epoch is the "
-            "same. Keep one Loader for all epochs, or call loader.seek(epoch=...) on the new one. If it is a different "
+            "a Loader starts at epoch 0 with the data, seed %d and %s of an earlier Loader in this process: its order "
+            "and augmentation are the same.\nIf your script creates it again for each epoch, every epoch is the same. "
+            "Keep one Loader for all epochs, or call loader.seek(epoch=...) on the new one. If it is a different "
             "stream, pass a name: wrap(..., name=...)",
             loader.seed,
             _named(loader),
@@ -647,7 +647,7 @@ def _look_back(loader: LoopedLoader[Any]) -> None:
 
 
 def tell_twins_of(loaders: Iterable[LoopedLoader[Any]]) -> None:
-    """Warn about loaders whose batches are taken together."""
+    """Warn about loaders whose batches are used together."""
     known: set[tuple[int, str]] = set()
     for loader in loaders:
         stream = loader.seed, loader.name

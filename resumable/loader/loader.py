@@ -1,4 +1,4 @@
-"""Loader: the only object with a state."""
+"""The Loader, the only object whose state is saved."""
 
 from __future__ import annotations
 
@@ -41,7 +41,7 @@ if TYPE_CHECKING:
     from resumable._stats import LoaderStats
 
     class Again(Protocol):
-        """Makes fetcher and options of the same source once more."""
+        """Builds fetcher and options of the same source again."""
 
         def __call__(self, seed: int, name: str, *, evaluation: bool = False) -> tuple[Fetcher, Options]: ...
 
@@ -49,32 +49,32 @@ if TYPE_CHECKING:
 __all__ = ["Loader"]
 
 _NO_ORDER = (
-    "The order belongs to the loader: it tells the sampler each epoch itself, so that set_epoch() can go. What would "
-    "read by the sampler alone would begin again from the front. Give another order by wrap(..., sampler=...)."
+    "The loader sets the order and tells its sampler the epoch: remove your set_epoch() call. Iterating the sampler "
+    "alone would restart from the first sample. For a different order, pass wrap(..., sampler=...)."
 )
 _NOT_HERE = {
-    "dataset": "What would read a stream's dataset on its own would begin it again, without a word. Only those whose "
-    "samples have an index are shown. Keep a reference to yours.",
+    "dataset": "Iterating the dataset of a stream would restart it without an error, so a Loader shows only datasets "
+    "with indexed samples. Keep a reference to yours.",
     "sampler": _NO_ORDER,
     "batch_sampler": _NO_ORDER,
-    "drop_last": "The end of an epoch is a matter of wrap(..., tail=...), and len(loader) counts its batches.",
-    "shuffle": "The order belongs to the loader. Give it to the DataLoader, or wrap(..., shuffle=True) for a sequence.",
+    "drop_last": "Use wrap(..., tail=...) to set what happens at the end of an epoch; len(loader) counts its batches.",
+    "shuffle": "Pass shuffle=True to the DataLoader, or to wrap(..., shuffle=True) for a sequence.",
 }
 _NOT_SET = {
     "epoch": "Use seek(epoch=...), or load_state_dict().",
     "cursor": "Use seek(epoch=..., step=...), or load_state_dict().",
-    "global_step": "It counts what is in the weights. Only load_state_dict() sets it.",
-    "seed": "It is an option of wrap, and in the state.",
-    "name": "It is an option of wrap, and in the state.",
-    "samples_seen": "It counts what is in the weights. Only load_state_dict() sets it.",
+    "global_step": "It counts the batches that are in the weights. Only load_state_dict() sets it.",
+    "seed": "Pass it to wrap; a loaded state sets it too.",
+    "name": "Pass it to wrap; a loaded state sets it too.",
+    "samples_seen": "It counts the samples that are in the weights. Only load_state_dict() sets it.",
 }
 _PREPARE = (
-    "a Loader was given to Accelerate's prepare(), which would give it back as it is.\n"
-    "Its batches would stay on the CPU, gradients would be accumulated over the end of an epoch, and save_state() "
-    "would not save its place. Leave it out of accelerator.prepare(), and prepare it by itself: "
+    "Accelerate's prepare() got a Loader, which it would return unchanged.\n"
+    "Batches would stay on the CPU, gradient accumulation would run across the end of an epoch, and save_state() would "
+    "not save the loader's position. Remove it from accelerator.prepare(), and prepare it separately: "
     "loader = resumable.integrations.accelerate.prepare(accelerator, loader)."
 )
-_MAKE_ANOTHER = "Make the source as you want it, and wrap that."
+_MAKE_ANOTHER = "Change the source, and wrap it again."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
 
 
@@ -85,7 +85,7 @@ class Accepted(NamedTuple):
         state: the state.
         global_batch: samples per step over all ranks to continue with.
         fetcher: reads the source with the seed and the name of the state.
-        options: likewise.
+        options: the options with that seed and name.
         strict: whether the data are compared again when they are read.
     """
 
@@ -97,35 +97,35 @@ class Accepted(NamedTuple):
 
 
 class Loader(Generic[T_co]):
-    """Iterates over batches, and can be stopped and resumed at any of them. `resumable.wrap` makes one.
+    """Iterates over batches, and can stop and resume at any of them. `resumable.wrap` returns one.
 
-    Iterating continues after the last batch that was delivered: the next `for` after `break`, after an exception, or
-    after a state was loaded gets the rest of the epoch; after an epoch's last batch, it gets the next epoch. No batch
-    is delivered twice, unless you go back by `rewind`, `seek` or `load_state_dict`. An epoch that delivered all its
-    batches is over, even if the source has elements left that do not fill a batch.
+    Iterating continues after the last delivered batch: the next `for` after a `break`, an exception or a loaded state
+    reads the rest of the epoch. After an epoch's last batch, it reads the next epoch. No batch is delivered twice
+    unless you go back with `rewind`, `seek` or `load_state_dict`. An epoch that delivered all its batches is over, even
+    if the source has elements left that do not fill a batch.
 
     One loop reads a Loader at a time. The newest one wins, and an older one raises `LoopError` at its next `next()`.
 
-    What the source has opened, such as worker processes, stays open between two loops, so that the next one goes on at
-    once. `close()` ends it, and so does the end of `with wrap(...) as loader:`. The block gets the loader itself, and
-    an exception that leaves it stays the same.
+    Anything the source has opened, such as worker processes, stays open between two loops, so the next one continues
+    immediately. `close()` ends it, and so does leaving `with wrap(...) as loader:`. The block gets the loader itself,
+    and exceptions leave the block unchanged.
 
-    It shows attributes of a `DataLoader` that most scripts ask for, and rejects others with advice. `sampler`,
-    `batch_sampler` and `drop_last` are not there, nor is the `dataset` of a stream: a framework that finds them takes a
-    Loader for a `DataLoader`, and makes a different one over its raw data.
+    A Loader shows the attributes of a `DataLoader` that most scripts use, and rejects others with advice. It does not
+    have `sampler`, `batch_sampler` and `drop_last`, nor the `dataset` of a stream: a framework that finds them takes a
+    Loader for a `DataLoader`, and builds a different one over its raw data.
 
     Args:
         fetcher: gets the batches from a backend.
         options: the options of `wrap`.
-        wrapped: what was given to `wrap`, for messages.
-        again: makes fetcher and options of it once more, with the seed and the name of a state.
+        wrapped: the source that was passed to `wrap`, for messages.
+        again: builds fetcher and options for it again, with the seed and the name from a state.
 
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
-        driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or none.
+        driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or empty.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
-        resumed: into epoch 1 or later, and the script has not asked since in which epoch.
+        resumed: resumed in epoch 1 or later, and the script has not asked for the epoch since.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
@@ -133,11 +133,11 @@ class Loader(Generic[T_co]):
         self._read_from(fetcher, options)
         self.driver = ""
         self.loops = Loops()
-        self.gone_through = 0  # epochs of the run, by a loop over epochs() in this process
+        self.gone_through = 0
         self.resumed = False
         self._loaded_step = 0  # the global step of the state that was loaded last
         self.progress = Progress(fetcher, options)
-        self._wrapped = wrapped  # after all else, as what it has cannot be set from now on
+        self._wrapped = wrapped  # last, because its attributes cannot be set from now on
         if not self.evaluation:
             notice("loader.wrapped")
 
@@ -146,14 +146,14 @@ class Loader(Generic[T_co]):
         self._shows = {"batch_size": options.batch_size, **fetcher.inside.shows}
 
     def __bool__(self) -> bool:
-        """A loader is true, also where its length is unknown."""
+        """A loader is true, even if its length is unknown."""
         return True
 
     def __reduce__(self) -> str:
         raise UnsupportedError(
-            "a Loader cannot be copied or pickled: it stands at a place in a stream of this process.\n"
-            "A copy would read the same batches again, or skip some. Save loader.state_dict() instead of the Loader; "
-            "in another process, wrap the source again and load that."
+            "a Loader cannot be copied or pickled, because it reads a stream of this process.\n"
+            "A copy would repeat batches or skip some. Save loader.state_dict() instead; in a different process, wrap "
+            "the source again and load that."
         )
 
     def __repr__(self) -> str:
@@ -165,7 +165,7 @@ class Loader(Generic[T_co]):
     def __iter__(self) -> Iterator[T_co]:
         """Return an iterator over the rest of this epoch, or over the next one if nothing is left.
 
-        Nothing is read before its first `next()`: an iterator that is thrown away costs nothing and changes nothing.
+        It reads nothing before its first `next()`, so an iterator that is not used costs nothing and changes nothing.
         With `evaluation=True`, each iterator starts at the first batch of epoch 0. While a loop over `epochs()` is
         open, it reads the rest of the current epoch and never the next one.
 
@@ -174,12 +174,12 @@ class Loader(Generic[T_co]):
                 the loop over `epochs()` is over.
 
         Warns:
-            LoopWarning: the loader was resumed in epoch 1 or later, and the script did not ask in which epoch.
+            LoopWarning: the loader was resumed in epoch 1 or later, and the script did not ask for the epoch.
         """
         return EvaluationPass(self) if self.evaluation else Delivery(self).read()
 
     def __len__(self) -> int:
-        """Count the batches of the whole epoch, of which some may be done; the same on every rank, or a TypeError."""
+        """Count all batches of the epoch, including those already read; the same on every rank, or a TypeError."""
         return self.total_steps(self._next_epoch)
 
     @property
@@ -195,57 +195,57 @@ class Loader(Generic[T_co]):
         """
         plan = self._fetcher.plan(self.global_batch_size)
         if plan is None:
-            raise TypeError("this source has no length: how many batches an epoch has is unknown before its end")
+            raise TypeError("this source has no length: the number of batches in an epoch is unknown before its end")
         return plan.total(plan.beginning(epoch, self.cursor))
 
     def epochs(self, total: int) -> EpochIterator[T_co]:
-        """Iterate over the epochs up to the number `total`, from the one in which the loader is.
+        """Iterate over the epochs up to the number `total`, starting with the loader's current epoch.
 
             for epoch in loader.epochs(10):
                 for batch in epoch:
                     ...
                 validate()
 
-        If it is resumed from a state that was taken after an epoch's last batch, inside the inner loop, it first
-        returns that epoch with no batch left, so `validate()` runs once and is not skipped. A state taken after the
-        inner loop counts the epoch as done. An epoch that is left by `break` is over, and its rest is not read; unless
-        the position was set just before, by `load_state_dict`, `seek` or `rewind`: then the loop continues there.
+        After a resume from a state that was taken inside the inner loop after an epoch's last batch, it first returns
+        that epoch with no batch left, so `validate()` runs once and is not skipped. A state taken after the inner loop
+        counts the epoch as done. Leaving an epoch with `break` ends it, and its rest is not read. The exception: if
+        `load_state_dict`, `seek` or `rewind` set the position just before, the loop continues there.
 
-        It is open until it is exhausted, closed by its `close()`, or dropped, as `break` does. Meanwhile, a loop over
-        the Loader itself reads the rest of the current epoch, and raises `LoopError` once that is over.
+        It is open until it is exhausted, closed with its `close()`, or dropped, as `break` does. Meanwhile, a loop over
+        the Loader itself reads the rest of the current epoch, and raises `LoopError` after that.
 
         Args:
-            total: number of epochs of the whole run, those before a resume included.
+            total: number of epochs of the whole run, including those before a resume.
 
         Raises:
             ConfigurationError: an epoch was left, and some of its batches are not acknowledged (`ack="manual"`).
             LoopError: a newer `epochs()` or `steps()` was started.
 
         Warns:
-            LoopWarning: there is none left, and an earlier loop in this process went through as many.
+            LoopWarning: no epoch is left, and an earlier loop in this process went through as many.
         """
         self._refuse_evaluation("epochs()")
         return self.epochs_of(Delivery(self), total)
 
     def steps(self, total: float) -> StepIterator[T_co]:
-        """Iterate over batches, through as many epochs as it takes, until `global_step` is `total`.
+        """Iterate over batches, through as many epochs as needed, until `global_step` is `total`.
 
             for batch in loader.steps(100_000):
                 ...
 
-        If it is resumed, or called again after `break`, it continues with the next batch. With `ack="manual"`, batches
-        in flight count, so none is delivered beyond the total. It is open as `epochs()` is; any other loop over the
-        Loader raises `LoopError` meanwhile.
+        After a resume or a `break`, it continues with the next batch. With `ack="manual"`, batches in flight count, so
+        none is delivered beyond the total. It stays open like `epochs()`; any other loop over the Loader raises
+        `LoopError` meanwhile.
 
         Args:
-            total: number of global batches of the whole run, those before a resume included; `math.inf` for no end.
+            total: number of global batches of the whole run, including those before a resume; `math.inf` for no end.
 
         Raises:
             DataError: an epoch delivers no batch at all, and neither does the next one.
             LoopError: a newer loop was started.
 
         Warns:
-            LoopWarning: there is none left, and they were delivered in this process.
+            LoopWarning: no batch is left, and this process delivered them all.
         """
         self._refuse_evaluation("steps()")
         return self.steps_of(Delivery(self), total)
@@ -259,19 +259,19 @@ class Loader(Generic[T_co]):
                 accuracy = test(loader.for_evaluation())
 
         Each loop over it is one full pass over the data, in the order and with the augmentation of epoch 0. It has the
-        options of this Loader, with `evaluation=True`. On several ranks it is divided among them, as the log says.
+        options of this Loader, with `evaluation=True`. With several ranks, they divide it, and the log says so.
 
         Raises:
-            UnsupportedError: the source cannot be opened a second time while this Loader reads it: it has a state of
-                its own, or can be read once.
+            UnsupportedError: the source cannot be opened a second time while this Loader reads it, because it has its
+                own state, or can be read only once.
         """
         if self.evaluation:
             return self
         if reason := self._cannot_open_twice():
             raise UnsupportedError(
-                f"for_evaluation() opens the source a second time, but this one {reason}.\n"
-                "An evaluation would change what the training reads. Make a second source of the same data, and wrap "
-                "that with evaluation=True."
+                f"for_evaluation() opens the source a second time, but this source {reason}.\n"
+                "Evaluating would change what training reads. Create a second source of the same data, and wrap it "
+                "with evaluation=True."
             )
         fetcher, options = self._again(self.seed, self.name, evaluation=True)
         return Loader(fetcher, options, self._wrapped, self._again)
@@ -280,27 +280,27 @@ class Loader(Generic[T_co]):
         """Return why the source cannot be read by a second Loader at the same time; empty if it can."""
         fetcher = self._fetcher
         if fetcher.unit == "sample":
-            return "has a state, which both would change" if fetcher.remembers else ""
+            return "has a state, which both loaders would change" if fetcher.remembers else ""
         if fetcher.traits.goes_on:
-            return "continues where it is, so it can be read once"
+            return "continues where it is, so it can be read only once"
         if offers(fetcher.backend, SnapshotBackend) and not fetcher.traits.reopens:
-            return "has a state, which both would change"
+            return "has a state, which both loaders would change"
         sources = (self._wrapped, getattr(self._wrapped, "dataset", None))
         if any(callable(getattr(one, "set_epoch", None)) for one in sources):
-            return "has set_epoch(), which would be called with 0 in the middle of the training"
+            return "has set_epoch(), which would be called with 0 during training"
         return ""
 
     def epochs_of(self, delivery: Delivery[T_co], total: float) -> EpochIterator[T_co]:
-        """Return what `epochs` does, with the batches of a delivery; for integrations."""
+        """Return what `epochs` returns, with the batches of a delivery; for integrations."""
         last, self.resumed = check_total("epochs", total), False
         return EpochIterator(delivery, last)
 
     def steps_of(self, delivery: Delivery[T_co], total: float) -> StepIterator[T_co]:
-        """Return what `steps` does, with the batches of a delivery; for integrations."""
+        """Return what `steps` returns, with the batches of a delivery; for integrations."""
         last, self.resumed = check_total("steps", total), False
         if (done := self.progress.steps_delivered) >= last > self._loaded_step:
             warn(
-                f"steps({last}) has no batch left, because {done} were delivered in this process.\n"
+                f"steps({last}) has no batch left, because this process has delivered {done} already.\n"
                 "The loop's body does not run. The number counts the steps of the whole run, over all epochs: remove "
                 "the loop around it, or pass a larger number to continue.",
                 LoopWarning,
@@ -308,7 +308,7 @@ class Loader(Generic[T_co]):
         return StepIterator(delivery, last)
 
     def warn_of_counting(self) -> None:
-        """Warn, once after a resume in epoch 1 or later, if the script did not ask in which epoch the loader is.
+        """Warn, once after a resume in epoch 1 or later, if the script did not ask for the epoch.
 
         Warns:
             LoopWarning: it did not, so a loop over `range(epochs)` would train epochs again.
@@ -316,18 +316,19 @@ class Loader(Generic[T_co]):
         if self.resumed:
             self.resumed = False
             warn(
-                f"a loop over a resumed Loader starts, which is in epoch {self._next_epoch}, and nothing "
-                "has asked in which epoch.\nIf a loop over range(epochs) is around it, that starts at 0 and trains the "
-                "epochs before the resume once more. Use `for epoch in loader.epochs(total):` with `for batch in "
-                "epoch:`, or range(loader.epoch, total), or loader.steps(total).",
+                f"a loop over a resumed Loader starts in epoch {self._next_epoch}, but nothing has asked for the "
+                "epoch.\n"
+                "If it is inside a loop over range(epochs), that loop starts at 0 and trains the epochs before the "
+                "resume again. Use `for epoch in loader.epochs(total):` with `for batch in epoch:`, or "
+                "range(loader.epoch, total), or loader.steps(total).",
                 LoopWarning,
             )
 
     def rewind(self) -> None:
-        """Go back to what is not known to be in the weights, for instance after an exception that the loop survives.
+        """Go back to the first batch that is not known to be in the weights, for example after an exception.
 
-        With `ack="manual"`, the next batch is the one after the last acknowledged batch. With "auto", it is the one
-        that was delivered last. Calling it twice changes nothing. It may lead back into the previous epoch. It changes
+        With `ack="manual"`, the next batch is the one after the last acknowledged batch. With "auto", it is the batch
+        that was delivered last. Calling it twice changes nothing. It may go back into the previous epoch. It changes
         nothing if no batch is in flight ("manual"), or none was delivered since the position was set ("auto").
 
             try:
@@ -341,27 +342,27 @@ class Loader(Generic[T_co]):
         self._refuse_evaluation("rewind()", "Each loop over it starts over anyway.")
         if self.driver:
             raise UnsupportedError(
-                f"rewind() was called on a Loader whose batches {self.driver} delivers.\n"
-                "It would deliver batches again that the integration has counted. The integration goes back by itself "
-                "after an error; or load a checkpoint."
+                f"rewind() was called on a Loader that {self.driver} reads.\n"
+                "It would deliver batches again that the integration has counted. After an error the integration "
+                "rewinds on its own; or load a checkpoint."
             )
         self.progress.rewind()
 
     def drive(self, by: str) -> None:
-        """Let an integration deliver the batches, and count them by `ack()`: loops over the Loader raise `LoopError`.
+        """Let an integration deliver the batches, and count them with `ack()`: loops over the Loader raise `LoopError`.
 
         Args:
             by: the name of the integration, for messages.
 
         Raises:
-            ConfigurationError: another one does already.
-            UnsupportedError: batches are in flight, and the source cannot go back to before them.
+            ConfigurationError: a different one drives the loader already.
+            UnsupportedError: batches are in flight, and the source cannot go back to the position before them.
         """
         if self.driver:
             raise ConfigurationError(
-                "a Loader was given to a second training.\n"
+                "the same Loader was passed to two training runs.\n"
                 f"  first:  {self.driver}\n  second: {by}\n"
-                "Each batch would reach one of them, and count for both. Wrap the source again for the second one."
+                "Each batch would reach only one of them, but count for both. Wrap the source again for the second one."
             )
         if self.ack_mode == "manual":
             self.progress.rewind()
@@ -374,32 +375,32 @@ class Loader(Generic[T_co]):
         self.progress.set_ack(self._options.ack)
         self.driver, self.resumed = "", False
 
-    # ------------------------------------------------------------------ the place
+    # ------------------------------------------------------------------ the position
 
     @property
     def global_step(self) -> int:
-        """Global batches in the weights, over all epochs: those that `acknowledged` is after. The checkpoint's number.
+        """Number of global batches in the weights, over all epochs. Use it to number checkpoints.
 
-        It only grows, whatever the batch size, the ranks or the lengths of the epochs become, and whether epochs are
-        left early or gone to by `seek`. `load_state_dict` sets it to the state's.
+        It only grows, even if the batch size, the number of ranks or the length of an epoch changes, an epoch is left
+        early, or `seek` goes back. `load_state_dict` sets it to the state's number.
         """
         return self.progress.counted[0]
 
     @property
     def samples_seen(self) -> int:
-        """Samples in the weights, over all epochs and ranks; counted as `global_step` is. Elements, in a stream."""
+        """Samples in the weights, over all epochs and ranks, counted like `global_step`. For a stream, elements."""
         return self.progress.counted[1]
 
     @property
     def cursor(self) -> Cursor:
-        """How far the loader is: after the last batch that was delivered."""
+        """The position after the last batch that was delivered."""
         return self.progress.delivered
 
     @property
     def acknowledged(self) -> Cursor:
-        """How far a state that is taken now would be: the cursor, or with `ack="manual"` what `ack()` confirmed.
+        """The position in a state taken now: the cursor, or with `ack="manual"` the last batch confirmed by `ack()`.
 
-        Where an exception came up after the last batch was delivered, that batch is not counted.
+        While an exception raised after the last delivery is being handled, the last batch is not counted.
         """
         return self.progress.acknowledged
 
@@ -415,22 +416,22 @@ class Loader(Generic[T_co]):
 
     @property
     def accumulation(self) -> int | None:
-        """How many steps make one of the run's first global batches, after a resize with `on_change="keep_local"`.
+        """How many steps add up to one of the run's first global batches, after a resize with `on_change="keep_local"`.
 
-        Accumulate the gradients of so many: then the optimizer steps as before. 1 where the global batch has not
-        changed; None where no whole number of steps makes one.
+        Accumulate gradients over this many steps to keep the optimizer's steps the same. 1 if the global batch has not
+        changed; None if no integer number of steps adds up to one.
         """
         first, now = self.progress.first_global_batch, self.global_batch_size
         return None if first % now else first // now
 
     @property
     def seed(self) -> int:
-        """The seed of order and randomness: the one given, found, or brought along by a state."""
+        """The seed of order and randomness: passed to `wrap`, detected, or from a loaded state."""
         return self._options.seed or 0
 
     @property
     def name(self) -> str:
-        """What sets this stream apart from others of its seed; empty where nothing does."""
+        """Distinguishes this stream from others with the same seed; may be empty."""
         return self._options.name or ""
 
     @property
@@ -440,12 +441,12 @@ class Loader(Generic[T_co]):
 
     @property
     def evaluation(self) -> bool:
-        """Whether each loop begins at the first batch of epoch 0 (`wrap(..., evaluation=True)`)."""
+        """Whether each loop starts at the first batch of epoch 0 (`wrap(..., evaluation=True)`)."""
         return self._options.evaluation
 
     @property
     def epoch(self) -> int:
-        """Number of the epoch that a new `for batch in loader` reads: the next one if this one has no batch left."""
+        """The epoch that a new `for batch in loader` reads: the next one if this one has no batch left."""
         self.resumed = False
         return self._next_epoch
 
@@ -454,57 +455,57 @@ class Loader(Generic[T_co]):
         return self.progress.delivered.epoch if self.evaluation else self.progress.following.epoch
 
     def peek(self) -> T_co:
-        """Return the batch that the next `next()` gives, the same object, and move nothing.
+        """Return the batch that the next `next()` will return (the same object), without advancing.
 
-        A state that is taken now is that of before. After the last batch of an epoch it is the first one of the next.
-        With it, the loader finds out how many ranks there are, as by reading a batch.
+        The state stays the same. After the last batch of an epoch, it returns the first batch of the next one. Like
+        reading a batch, it detects the number of ranks.
 
         Raises:
             UnsupportedError: the loader is for evaluation.
-            DataError: the source gives no batch at all.
+            DataError: the source does not yield any batch.
         """
-        self._refuse_evaluation("peek()", "next(iter(loader)) moves nothing that counts.")
+        self._refuse_evaluation("peek()", "next(iter(loader)) has no side effect there.")
         batch: T_co = self.progress.peek()
         return batch
 
     def ack(self, batches: int = 1) -> None:
-        """Confirm that the oldest batches that were delivered are in the weights (`ack="manual"`).
+        """Confirm that the oldest delivered batches are in the weights (`ack="manual"`).
 
         Args:
             batches: how many.
 
         Raises:
-            ConfigurationError: the loader acknowledges by itself, or fewer batches are waiting.
+            ConfigurationError: the loader acknowledges on its own, or fewer batches are waiting.
         """
         try:
             count = operator.index(batches)
         except TypeError:
             raise ConfigurationError(
-                f"ack() takes how many batches were trained on, but it was called with a {type(batches).__name__}.\n"
-                "None was acknowledged. Call ack() after each optimizer step, or ack(2) for two."
+                f"ack() expects the number of batches that were trained on, but got a {type(batches).__name__}.\n"
+                "No batch was acknowledged. Call ack() after each optimizer step, or ack(2) for two batches."
             ) from None
         self.progress.acknowledge(count)
         point("loader.acked", self)
 
     def seek(self, *, epoch: int, step: int = 0) -> None:
-        """Go to any batch; the next one delivered is number `step` of `epoch`. O(1) where samples are indexed.
+        """Go to any batch: the next one delivered is number `step` of `epoch`. O(1) if samples are indexed.
 
         Args:
             epoch: from 0.
-            step: from 0 to the number of batches in the epoch; counted with the global batch that is in force now.
+            step: from 0 to the number of batches in the epoch, counted with the current global batch.
 
         Raises:
             ConfigurationError: there is no such batch.
-            UnsupportedError: the source resumes by its own snapshots, which exist only for places it was at.
+            UnsupportedError: the source resumes from its own snapshots, which exist only for positions it has read.
         """
         self._refuse_evaluation("seek()")
         epoch, step = operator.index(epoch), operator.index(step)
         if epoch < 0 or step < 0:
-            raise ConfigurationError(f"there is no epoch {epoch} with a step {step}: both count from 0.")
+            raise ConfigurationError(f"epoch={epoch}, step={step} is not a position: both count from 0.")
         if self.progress.source_state() is not None:
             raise UnsupportedError(
-                "seek() needs a source that can be read at any place or from its beginning, but this one resumes by "
-                "its own snapshots.\nA snapshot of that batch does not exist. Load a state that was taken there."
+                "seek() needs a source that can start at any position or from scratch, but this one resumes from its "
+                "own snapshots.\nThat batch has no snapshot. Load a state that was taken there."
             )
         plan = self._fetcher.plan(self.global_batch_size)
         at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
@@ -512,12 +513,12 @@ class Loader(Generic[T_co]):
         self.progress.go_to(at)
 
     def end_epoch(self) -> None:
-        """Count the epoch as done, whatever is left of it: the next batch is the first one of the next epoch.
+        """Count the epoch as done, even if batches are left: the next batch is the first of the next epoch.
 
-        In a loop over `epochs()`, it changes nothing if the current epoch has ended by itself.
+        In a loop over `epochs()`, it changes nothing if the current epoch has ended already.
 
         Raises:
-            ConfigurationError: batches that were delivered are waiting to be acknowledged.
+            ConfigurationError: delivered batches are waiting to be acknowledged.
         """
         self._refuse_evaluation("end_epoch()")
         current = self.loops.epoch
@@ -526,21 +527,21 @@ class Loader(Generic[T_co]):
         point("loader.epoch_end", self)
 
     def sample_indices(self, *, epoch: int, step: int, rank: int | None = None) -> list[int]:
-        """Return which samples are in a batch, in their order, without reading any.
+        """Return the indices of the samples in a batch, in order, without reading any.
 
         Args:
             epoch: from 0.
-            step: number of the batch in the epoch, from 0, counted with the global batch that is in force now.
-            rank: whose part of the batch; None for the whole global batch.
+            step: number of the batch in the epoch, from 0, counted with the current global batch.
+            rank: return only this rank's part of the batch; None for the whole global batch.
 
         Raises:
             ConfigurationError: there is no such batch or rank.
             UnsupportedError: the source has no sample indices.
         """
         if not isinstance(self._fetcher, IndexedFetcher):
-            raise UnsupportedError("this source has no sample indices: it gives elements in an order of its own.")
+            raise UnsupportedError("this source has no sample indices: it yields elements in its own order.")
         if epoch < 0:
-            raise ConfigurationError(f"there is no epoch {epoch}: epochs count from 0.")
+            raise ConfigurationError(f"epoch={epoch} does not exist: epochs count from 0.")
         plan = self._fetcher.plan(self.global_batch_size)
         cursor = plan.at(epoch, step)
         if plan.finished(cursor):
@@ -551,43 +552,43 @@ class Loader(Generic[T_co]):
         return self._fetcher.sample_indices(cursor, plan, world)
 
     def consumed(self) -> dict[str, int]:
-        """Return how many samples of each source of a mixture come before the place, over all epochs and ranks.
+        """Return how many samples of each source of a mixture come before the position, over all epochs and ranks.
 
-        It is computed from the place, so it is right after a resume, on any number of ranks. The last samples of an
-        epoch that `tail="drop"` leaves out count as consumed once the next epoch has begun, and samples that only fill
-        up a batch do not.
+        It is computed from the position, so it is correct after a resume, with any number of ranks. Samples at the end
+        of an epoch that `tail="drop"` leaves out count as consumed once the next epoch has started. Samples that only
+        fill up a batch do not count.
 
         Raises:
-            UnsupportedError: the source is no mixture.
+            UnsupportedError: the source is not a mixture.
         """
         from resumable.samplers import Mixture  # noqa: PLC0415  # a part of the import that few need
 
         sampler = getattr(self._fetcher, "sampler", None)
         if not isinstance(self._fetcher, IndexedFetcher) or not isinstance(sampler, Mixture):
             raise UnsupportedError(
-                "consumed() tells of the sources of a mixture, and this loader reads a single source.\n"
-                "There is nothing to tell apart. samples_seen has the number of its samples; mix() makes a mixture."
+                "consumed() counts the samples of each source of a mixture, but this loader reads a single source.\n"
+                "Use samples_seen for the number of its samples. mix() makes a mixture."
             )
         here, plan = self.cursor, self._fetcher.plan(self.global_batch_size)
         laps, position = divmod(here.position - plan.padding(0, here.position), sampler.length)
         return sampler.consumed(here.epoch + laps, position)
 
     def stats(self, epoch: int | None = None) -> LoaderStats:
-        """Return how long loops over this loader waited for their batches, and how long they were busy with them.
+        """Return how long loops over this loader waited for batches, and how long they were busy with them.
 
-        They count the time of this process: a state does not have them, and `load_state_dict` and `seek` leave them as
-        they are, so that a batch that is delivered twice counts twice.
+        The times are from this process only: they are not part of a state, and `load_state_dict` and `seek` do not
+        reset them, so a batch that is delivered twice counts twice.
 
         Args:
-            epoch: of this epoch only; None for all.
+            epoch: only this epoch; None for all.
 
         Raises:
-            ConfigurationError: it is the number of no epoch.
+            ConfigurationError: `epoch` is not the number of an epoch.
         """
         if epoch is not None and (isinstance(epoch, bool) or not hasattr(epoch, "__index__") or epoch < 0):
             raise ConfigurationError(
-                f"stats() was asked for epoch {epoch!r}, which is none: all its numbers would be 0.\n"
-                "Give the number of an epoch, from 0, or nothing for all of them."
+                f"stats() was called with epoch={epoch!r}, which is not an epoch, so all numbers would be 0.\n"
+                "Pass the number of an epoch, counted from 0, or nothing for all epochs."
             )
         return self.progress.stopwatch.stats(epoch)
 
@@ -605,42 +606,43 @@ class Loader(Generic[T_co]):
         return state
 
     def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
-        """Go to the position at which a state was taken. Valid at any time, also in the middle of a loop.
+        """Go to the position where a state was taken. Can be called at any time, even inside a loop.
 
         Args:
-            state_dict: what `state_dict()` returned; not modified. Or what a checkpoint has of `loader.dcp()`, of which
-                this rank's state is loaded.
-            strict: reject a state with different data, order or configuration. Without, differences are warned about,
-                and the loader continues at the saved position.
+            state_dict: what `state_dict()` returned; it is not modified. Or the entry of a checkpoint that was saved
+                from `loader.dcp()`, from which this rank's state is loaded.
+            strict: reject a state with different data, order or configuration. With False, differences are only warned
+                about, and the loader continues at the saved position.
 
         Raises:
-            StateFormatError: it is not a state, truncated, or of a newer version.
+            StateFormatError: it is not a state, is truncated, or has a newer version.
             StateMismatchError: it does not belong to this loader; the message says which field differs, both values,
                 and the fix.
 
-        In case of an error nothing was changed.
+        If it raises, nothing has changed.
         """
         self._refuse_evaluation("load_state_dict()")
         with self._options.ranks.found_again():
             if is_leaf(state_dict):
-                from resumable._dcp import state_of_rank  # noqa: PLC0415  # only a checkpoint of DCP needs it
+                from resumable._dcp import state_of_rank  # noqa: PLC0415  # only needed for DCP checkpoints
 
                 state_dict = state_of_rank(state_dict[LEAF], self._options.find_world())
             self._go_to(self._accepted(state_dict, strict=strict))
 
     def dcp(self, process_group: Any = None, *, no_dist: bool = False) -> DCPState:
-        """Return what `torch.distributed.checkpoint` (DCP) saves and loads: an object with a state of all ranks.
+        """Return an object that `torch.distributed.checkpoint` (DCP) saves and loads, with the states of all ranks.
 
             dcp.save({"model": model, "loader": loader.dcp()}, checkpoint_id=f"checkpoints/{step}")
             dcp.load({"model": model, "loader": loader.dcp()}, checkpoint_id=newest)
 
         It compares the ranks in both calls, so all of them must call `dcp.save` and `dcp.load`. Ranks that differ can
-        load a checkpoint, and cannot save one: DCP raises the `StateMismatchError` on all of them before a byte is
-        written. It has no state besides this Loader and the arguments.
+        load a checkpoint but not save one: DCP raises the `StateMismatchError` on all of them before it writes a byte.
+        The object holds only this Loader and the arguments.
 
         Args:
-            process_group: the ranks that save or load together, as for `dcp.save` and `dcp.load`; None for all. For
+            process_group: the ranks that save or load together, as in `dcp.save` and `dcp.load`; None for all. For
                 `dcp.async_save`, which uses its group in a thread, pass a different group of the same ranks, or none.
+            no_dist: this rank saves or loads alone, as in `dcp.save` and `dcp.load`.
             no_dist: this rank saves or loads alone, as for `dcp.save` and `dcp.load`.
 
         Raises:
@@ -653,10 +655,10 @@ class Loader(Generic[T_co]):
         return DCPState(self, process_group, no_dist=no_dist)
 
     def _accepted(self, state_dict: Mapping[str, Any], *, strict: bool) -> Accepted:
-        """Check a state, and return what `_go_to` takes. Nothing is changed.
+        """Check a state, and return what `_go_to` takes. Changes nothing.
 
-        The order of the checks decides which error a user sees if several differ: first what cannot be read, then whose
-        data and options it is, then sizes, then the position, then damage, and last the data, which are read for it.
+        The order of the checks decides which error is raised if several things differ: first the format, then data and
+        options, sizes, position, damage, and last the samples, because comparing them means reading them.
         """
         point("loader.load", self, state_dict)
         state = parse(state_dict, self._fetcher.backend)
@@ -675,7 +677,7 @@ class Loader(Generic[T_co]):
         return Accepted(state, global_batch, fetcher, options, strict)
 
     def _go_to(self, accepted: Accepted) -> None:
-        """Go to the position of a state that was accepted."""
+        """Go to the position of an accepted state."""
         state, global_batch, fetcher, options, strict = accepted
         if fetcher is not self._fetcher:  # the state brought a seed or a name
             self.progress.read_from(fetcher, options)
@@ -686,31 +688,31 @@ class Loader(Generic[T_co]):
         self._loaded_step = self.progress.steps_delivered
         point("loader.loaded", self)
 
-    def _refuse_evaluation(self, call: str, instead: str = "Loop over it by `for batch in loader`.") -> None:
-        """Refuse what needs a place, on a loader that has none.
+    def _refuse_evaluation(self, call: str, instead: str = "Use `for batch in loader`.") -> None:
+        """Reject calls that need a position, on a loader that has none.
 
         Raises:
             UnsupportedError: the loader is for evaluation.
         """
         if self.evaluation:
             raise UnsupportedError(
-                f"{call} was called on a loader with evaluation=True, each loop over which begins at the beginning.\n"
-                f"It has no place to save, to load or to leave. {instead} A loader to train from is wrapped without "
+                f"{call} was called on a loader with evaluation=True, which starts every loop at the first batch.\n"
+                f"It has no position to save, load or leave. {instead} To train, wrap the source without "
                 "evaluation=True."
             )
 
     # ------------------------------------------------------------------ the end
 
     def close(self) -> None:
-        """End the worker processes, threads and open files of the stream, and wait for them; the place stays.
+        """End the worker processes, threads and open files of the stream, and wait for them. The position stays.
 
-        A state that is taken after it is that of before it. Iterating again opens the stream again at the place, as in
-        a run that is resumed, so a closed loader is not used up; only a source that can be read once is over. Workers
-        that live on between epochs (`persistent_workers=True`) end, too. Calling it again does nothing. In a process
-        that was forked from the one that reads, it leaves everything to that.
+        A state taken afterwards is the same as before. Iterating again reopens the stream at the position, as in a
+        resumed run, so a closed loader can still be used, unless its source can be read only once. Workers that stay
+        alive between epochs (`persistent_workers=True`) end as well. Calling it again does nothing. In a process forked
+        from the one that reads, it does nothing: the stream belongs to the parent.
 
         Raises:
-            UnsupportedError: a batch is being read meanwhile, by another thread or by what calls this.
+            UnsupportedError: another thread, or the code that calls this, is reading a batch.
         """
         self.progress.close()
 
@@ -719,24 +721,24 @@ class Loader(Generic[T_co]):
         return self
 
     def __exit__(self, kind: type[BaseException] | None, error: BaseException | None, _: TracebackType | None) -> None:
-        """Close the loader; what goes wrong with that becomes a note of the exception that leaves the block."""
+        """Close the loader; an error while closing becomes a note of the exception that leaves the block."""
         try:
             self.close()
         except Exception as later:
             if error is None:
                 raise
-            error.add_note(f"resumable: closing the loader failed, too: {type(later).__name__}: {later}")
+            error.add_note(f"resumable: closing the loader also failed: {type(later).__name__}: {later}")
 
     # ------------------------------------------------------------------ attributes of the source
 
     @property
     def dataset(self) -> Any:
-        """The dataset of a `DataLoader`, or the sequence, as it was given; only where samples have an index."""
+        """The dataset of a `DataLoader`, or the sequence, unchanged; only if samples have an index."""
         return self._show("dataset")
 
     @property
     def batch_size(self) -> int | None:
-        """Samples per rank and step, as it was asked for; None where the elements are the batches."""
+        """Samples per rank and step, as requested; None if the elements are the batches."""
         size: int | None = self._show("batch_size")
         return size
 
@@ -748,7 +750,7 @@ class Loader(Generic[T_co]):
 
     @property
     def collate_fn(self) -> Callable[[list[Any]], Any]:
-        """What makes a batch of samples in the `DataLoader`."""
+        """The function of the `DataLoader` that makes a batch from samples."""
         function: Callable[[list[Any]], Any] = self._show("collate_fn")
         return function
 
@@ -756,16 +758,16 @@ class Loader(Generic[T_co]):
         try:
             return self._shows[name]
         except KeyError:
-            raise AttributeError(name) from None  # which __getattr__ makes a message of
+            raise AttributeError(name) from None  # __getattr__ turns it into a message
 
-    if not TYPE_CHECKING:  # a type checker shall know of no other attribute
+    if not TYPE_CHECKING:  # to type checkers, a Loader has no other attributes
 
         @property
         def __class__(self) -> type:
-            """The class of a Loader, as `type()` says it, too.
+            """The same class as `type()` returns.
 
             Raises:
-                UnsupportedError: Accelerate's `prepare` asks for it, to see whether there is anything to prepare.
+                UnsupportedError: Accelerate's `prepare` asks for it, to decide what to prepare.
             """
             if "accelerate.accelerator" in sys.modules:
                 private = import_module("resumable.integrations.accelerate.private")
@@ -774,11 +776,11 @@ class Loader(Generic[T_co]):
             return type(self)
 
         def __getattr__(self, name: str) -> Any:
-            """Refuse an attribute that a Loader does not have.
+            """Reject an attribute that a Loader does not have.
 
             Raises:
-                AttributeError: always; where the wrapped thing has it, the message says so.
-                UnsupportedError: Accelerate's `prepare_data_loader` asks whether it was prepared.
+                AttributeError: always; the message says if the wrapped source has it.
+                UnsupportedError: Accelerate's `prepare_data_loader` asks whether the loader was prepared.
             """
             if name == "_is_accelerate_prepared":
                 raise UnsupportedError(_PREPARE)
@@ -788,16 +790,16 @@ class Loader(Generic[T_co]):
             raise AttributeError(text, name=name, obj=self)
 
         def __setattr__(self, name: str, value: Any) -> None:
-            """Refuse to set what would change nothing.
+            """Reject setting an attribute that would have no effect.
 
             Raises:
-                AttributeError: it is fixed, or an attribute of the wrapped thing.
+                AttributeError: the attribute is fixed, or belongs to the wrapped source.
             """
             own = name in vars(type(self)) or name in vars(self) or name.startswith("_")
             if name in _FIXED or (not own and self._has(name)):
                 raise AttributeError(
-                    f"{name} of a Loader cannot be set; it was set to {value!r}.\n"
-                    f"The batches would stay what they are. {_NOT_SET.get(name, _MAKE_ANOTHER)}",
+                    f"cannot set {name} of a Loader to {value!r}.\n"
+                    f"The batches would not change. {_NOT_SET.get(name, _MAKE_ANOTHER)}",
                     name=name,
                     obj=self,
                 )
@@ -809,12 +811,12 @@ class Loader(Generic[T_co]):
         if not self._has(name):
             return ""
         return (
-            f".\nThe {type(self._wrapped).__qualname__} that was wrapped has one, and the Loader does not show it, as "
-            "setting it or reading by it would not go by the loader's place. Keep a reference to what you wrapped, and "
-            "ask that."
+            f".\nThe wrapped {type(self._wrapped).__qualname__} has one, but the Loader does not show it, because "
+            "reading or setting it there would ignore the loader's position. Keep a reference to the source, and use "
+            "its attribute."
         )
 
     def _has(self, name: str) -> bool:
-        """Return whether the wrapped thing has an attribute, without running code of it."""
+        """Return whether the wrapped source has an attribute, without running its code."""
         missing = object()
         return getattr_static(vars(self).get("_wrapped"), name, missing) is not missing

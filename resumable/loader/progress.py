@@ -1,11 +1,11 @@
-"""Progress: how far the batches of a loader are. For iterators, and for integrations that drive a loader themselves.
+"""Progress: how far a loader is. For iterators, and for integrations that drive a loader themselves.
 
 delivered       returned by `next()`
 in flight       delivered, and not acknowledged yet; only with `ack="manual"`
-acknowledged    known to be in the weights: what a state holds
+acknowledged    known to be in the weights: counted in a state
 
 With `ack="auto"` a batch is acknowledged when it is delivered. One rule is added: a state that is taken while an
-exception is handled does not count the last batch if the exception came up after its delivery.
+exception is being handled does not count the last batch if the exception was raised after its delivery.
 """
 
 from __future__ import annotations
@@ -43,10 +43,10 @@ if TYPE_CHECKING:
 __all__ = ["Progress"]
 
 
-_copies: list[Stream] = []  # of open streams in a fork, kept because their end would wait for workers
+_copies: list[Stream] = []  # open streams in a fork, kept because closing them would wait for workers
 _IN_EXCEPT = (
     "a state was taken while {} is handled, so it does not count the last batch: step {} of epoch {}.\n"
-    "If that batch is in the weights already, a resumed run trains on it twice. Only your loop knows: wrap with "
+    "If that batch is in the weights already, a resumed run trains on it twice. Only your loop can tell: wrap with "
     'ack="manual", and call loader.ack() after each optimizer step.'
 )
 
@@ -58,7 +58,7 @@ class _Last:
     Args:
         before: the mark before it.
         handled: the exception that was being handled at its delivery.
-        is_whole: `before` has the source's state.
+        is_whole: `before` includes the source's state.
         is_settled: the next batch was asked for, so the loop is done with this one.
     """
 
@@ -70,11 +70,11 @@ class _Last:
 
 @dataclass(frozen=True, slots=True)
 class _Lost:
-    """Batches that were delivered by a source that cannot go back, and that count for nothing.
+    """Batches that do not count, but that their source cannot deliver again.
 
     Args:
-        source: where the source is.
-        position: where the loader is.
+        source: the position of the source.
+        position: the position of the loader.
     """
 
     source: Cursor
@@ -83,20 +83,20 @@ class _Lost:
     def error(self) -> UnsupportedError:
         return UnsupportedError(
             f"the loader is at {self.source}, and its source cannot go back to {self.position}: it has no state, and "
-            "continues where it is.\nThe batches in between would be lost without a word. Pass the function that makes "
+            "continues where it is.\nThe batches in between would be lost silently. Pass the function that makes "
             "the source, wrap(make) instead of wrap(make()), or keep the batches yourself."
         )
 
 
 class Bookmark(NamedTuple):
-    """A position of a run, of which a state can be made at any time later.
+    """A position of a run, from which a state can be made at any later time.
 
     Args:
         progress: of the Loader.
         mark: the position.
-        acknowledged: the mark that counted then, to see whether the run has moved since.
+        acknowledged: the acknowledged mark at that time, to detect whether the run has moved since.
         global_batch: samples per step over all ranks.
-        journal: what was changed up to then.
+        journal: the changes up to then.
     """
 
     progress: Progress
@@ -120,7 +120,7 @@ class Progress:
     Attributes:
         moves: how often the position was set from outside, by loading, seeking, rewinding, or leaving an epoch. An
             iterator that finds it changed continues at the new position.
-        noted: what the data were like, to be compared with what a state says.
+        noted: the fingerprint of the data, to be compared with a state.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
@@ -137,7 +137,7 @@ class Progress:
         self.noted = DataFingerprint(stored, getattr(fetcher.backend, "length", None) or 0)
         self._stream: Stream | None = None
         self._opened_at: Mark | None = None
-        self._turned: Mark | None = None  # the start of the next epoch, if peek() has opened that already
+        self._turned: Mark | None = None  # the start of the next epoch, if peek() has already opened it
         self._lost: _Lost | None = None  # batches between the source's position and the loader's
         self._home: Mark | None = None  # where each pass of an evaluation starts
         self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was opened
@@ -161,7 +161,7 @@ class Progress:
 
     @property
     def in_flight(self) -> int:
-        """Number of batches that were delivered, and not acknowledged."""
+        """Number of batches that were delivered, but not acknowledged."""
         return len(self._in_flight)
 
     @property
@@ -205,7 +205,7 @@ class Progress:
         return self._acknowledged if last is None or not self._failed(last) else last.before
 
     def _failed(self, last: _Last) -> bool:
-        """Return whether the last batch does not count now, as an exception that came up after it is being handled."""
+        """Return whether the last batch does not count now, because an exception raised after it is being handled."""
         if not self._auto or last.is_settled:
             return False
         error = sys.exception()
@@ -218,7 +218,7 @@ class Progress:
     # ------------------------------------------------------------------ batches
 
     def begin(self) -> int:
-        """Start a loop: check the ranks, and return the number of the epoch of the next batch, if it has one left."""
+        """Start a loop: check the ranks, and return the epoch of the next batch."""
         self._opening.check_ranks()
         self.stopwatch.begin_loop()
         return self._delivered.cursor.epoch
@@ -228,7 +228,7 @@ class Progress:
 
         Raises:
             StopIteration: the epoch is over.
-            UnsupportedError: another thread is at it, or the stream was opened in another process.
+            UnsupportedError: a different thread is reading, or a different process opened the stream.
         """
         self._owner.enter()
         if self._last is not None:
@@ -281,7 +281,7 @@ class Progress:
         whole = before is self._opened_at or before.source is not None or not self._fetcher.remembers
         last = _Last(before, sys.exception(), whole)
         if self._auto:
-            self._last = last  # first of all, because an interrupt may happen in between
+            self._last = last  # before anything else, because an interrupt may happen in between
             self._stand_at(before.delivered(cursor, in_force=self._in_force))
         else:
             source = self._fetcher.source_state(asked=False)
@@ -291,7 +291,7 @@ class Progress:
             self._delivered = delivered
 
     def _undo(self, before: Mark, waiting: int) -> None:
-        """Go back to before a batch that could not be read, or was interrupted: the next `next()` reads it again.
+        """Go back to before a batch that was interrupted or could not be read: the next `next()` reads it again.
 
         Args:
             before: the mark before it.
@@ -305,7 +305,8 @@ class Progress:
             self._delivered = before
         elif delivering and last is not None:  # interrupted after the batch was counted
             self._stand_at(self._complete(last))
-        # The stream is about to be closed, so the mark needs the source's state. That at which it was opened has one.
+        # The stream is about to be closed, so the mark needs the source's state. The mark at which it was opened has
+        # it.
         elif before is not self._opened_at:
             self._stand_at(self._here(before))
         if delivering:
@@ -330,8 +331,8 @@ class Progress:
         """Go back to after the last acknowledged batch; with `ack="auto"`, to before the last delivered one.
 
         Args:
-            leaves: the epoch or the training ends here. A source that cannot go back raises only if a batch of this
-                epoch is requested again.
+            leaves: the epoch or the training run ends here. A source that cannot go back raises only if a batch of
+                this epoch is requested again.
 
         Raises:
             UnsupportedError: the source cannot go back. Nothing was changed.
@@ -351,7 +352,7 @@ class Progress:
         self._lost = lost
 
     def begin_again(self) -> None:
-        """Go to where the loader was at the first call: each pass of an evaluation starts there."""
+        """Go to where the loader was at the first call, which is where each pass of an evaluation starts."""
         if self._home is not None:
             self._move(self._home)
             return
@@ -360,7 +361,7 @@ class Progress:
         self._home = mark._replace(source=self._fetcher.begins_with(mark.source))
 
     def close(self) -> None:
-        """End the stream, and what of the source lives on between epochs; the position stays.
+        """End the stream, and anything of the source that stays open between epochs; the position stays.
 
         Raises:
             UnsupportedError: a batch is being read.
@@ -422,7 +423,7 @@ class Progress:
     # ------------------------------------------------------------------ a look ahead
 
     def peek(self) -> Any:
-        """Return the batch that is delivered next, and move nothing; after an epoch's last one, the next epoch's first.
+        """Return the next batch without advancing; after an epoch's last batch, the first batch of the next epoch.
 
         Raises:
             UnsupportedError: as in `next_batch`.
@@ -446,7 +447,7 @@ class Progress:
         if self._stream is not None and self._stream.is_ahead:
             return self._stream.peek()
         if self._last is not None:
-            self._complete(self._last)  # the source is about to be ahead of it
+            self._complete(self._last)  # the source is about to move past it
         if self._auto and self._stream is not None:
             self._stand_at(self._mark_now())
         try:
@@ -473,7 +474,7 @@ class Progress:
         except StopIteration:
             raise DataError(
                 "peek() was called, but the source yields no batch.\n"
-                "A loop over it would be empty. Check that the data is where it should be."
+                "A loop over it would be empty. Check that the data exists."
             ) from None
         self._stream, self._turned = stream, turned
         return batch
@@ -481,16 +482,16 @@ class Progress:
     # ------------------------------------------------------------------ epochs
 
     def end_epoch(self) -> None:
-        """Count the epoch as done, whatever is left of it.
+        """Count the epoch as done, even if batches are left.
 
         Raises:
             ConfigurationError: batches are in flight.
         """
         if self._in_flight:
             raise ConfigurationError(
-                f"epoch {self.acknowledged.epoch} was left with {len(self._in_flight)} batches that were delivered and "
-                "not acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer "
-                "step, or rewind() to where the weights are."
+                f"epoch {self.acknowledged.epoch} was left with {len(self._in_flight)} delivered batches that were not "
+                "acknowledged.\nThe next epoch would count them as trained on. Call ack() after each optimizer step, "
+                "or rewind() to go back to where the weights are."
             )
         left = self._delivered
         if left.cursor.epoch > self._acknowledged.cursor.epoch:  # its end was reached before the last ack()
@@ -498,7 +499,7 @@ class Progress:
             return
         mark = self._mark_now()
         if self._stream is not None and self._stream.is_ahead:
-            self._close()  # the source stands after the mark
+            self._close()  # the source is past the mark
         source = self._fetcher.leave(mark, self.global_batch)
         self._move(mark.at(self._fetcher.following(mark.cursor, self.global_batch), source))
         if self._recorder is not None:
@@ -507,7 +508,7 @@ class Progress:
     def is_last(self) -> bool:
         """Return whether the batch that was delivered last is the last one of its epoch.
 
-        If the source does not say how many samples there are, the next batch is read; the position stays.
+        If the source does not know how many samples there are, the next batch is read; the position stays.
         """
         if self._fetcher.finished(self._delivered.cursor, self.global_batch):
             return True
@@ -540,7 +541,7 @@ class Progress:
         return self.padding(first.position, plan.at(epoch, plan.total(first)).position)
 
     def smallest(self) -> int | None:
-        """Return the samples of an epoch's smallest global batch; None if the source does not say its length."""
+        """Return the samples of an epoch's smallest global batch; None if the source does not know its length."""
         plan = self._plan()
         return None if plan is None else plan.smallest(plan.at(self._delivered.cursor.epoch, 0))
 
@@ -551,7 +552,7 @@ class Progress:
 
     @property
     def world(self) -> World:
-        """Rank and world size by which the batches are divided."""
+        """Rank and world size with which the batches are divided."""
         return self._options.find_world()
 
     def divide_among(self, world: World) -> None:
@@ -564,7 +565,7 @@ class Progress:
 
     @contextmanager
     def catching_up(self) -> Iterator[None]:
-        """Read without the other ranks, up to their position: nothing waits for them."""
+        """Read without the other ranks, up to their position: none of them waits."""
         self._options.ranks.catching_up = True
         try:
             yield
@@ -572,7 +573,7 @@ class Progress:
             self._options.ranks.catching_up = False
 
     def share_evaluation(self) -> None:
-        """Say that an integration puts the scores of all ranks together, so the log need not warn."""
+        """Declare that an integration combines the scores of all ranks, so the log need not warn."""
         self._opening.shares = True
 
     @property
@@ -583,7 +584,7 @@ class Progress:
     # ------------------------------------------------------------------ the position, as a state
 
     def bookmark(self) -> Bookmark:
-        """Return the current position, of which a state can be made now or later.
+        """Return the current position, from which a state can be made now or later.
 
         Warns:
             LoopWarning: an exception is being handled, and the state does not count the last batch.
@@ -598,22 +599,22 @@ class Progress:
         """Return the state at a bookmark, as plain values."""
         mark, journal = bookmark.mark, bookmark.journal
         if self._acknowledged is bookmark.acknowledged:
-            # Nothing was trained since. The source's state may have been completed meanwhile, and settings that were
-            # changed after an epoch's last batch was counted belong to this position, too.
+            # Nothing was trained since. The source's state may be complete by now. Settings that were changed after an
+            # epoch's last batch was counted also belong to this position.
             source = self._fetcher.source_now(mark.source)
             mark = mark if source is mark.source else mark._replace(source=source)
             journal = self._changes.journal(mark)
         return self._state_of(mark, bookmark.global_batch, journal)
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:
-        """Go to the position of a state in this run, with its samples per step from now on, and with its settings."""
+        """Go to the position of a state, and use its samples per step and its settings from now on."""
         self._global_batch = global_batch
         self._move(mark)
         self._opening.loaded()
         self._changes.load(state, global_batch)
 
     def go_to(self, cursor: Cursor) -> None:
-        """Go to any position of a source that needs no state for that."""
+        """Go to any position. Only for a source that needs no state for that."""
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
 
@@ -655,13 +656,13 @@ class Progress:
         return mark if source is mark.source else mark._replace(source=source)
 
     def _here(self, mark: Mark) -> Mark:
-        """Return a mark with the source's state and canary of now."""
+        """Return a mark with the source's current state and canary."""
         return mark._replace(source=self.source_state(), canary=self._fetcher.canary())
 
     def source_state(self) -> SourceState | None:
         """Return the source's state after the last batch, if it has one."""
         if self._last is not None:
-            self._complete(self._last)  # the source may take another snapshot now, after which it only knows that one
+            self._complete(self._last)  # taking another snapshot would replace the one it needs
         return self._fetcher.source_state()
 
     def _touch(self) -> None:
@@ -704,7 +705,7 @@ class Progress:
 
     def _close(self) -> None:
         self._turned = None
-        stream, self._stream = self._stream, None  # first, because an interrupt may happen while it is closed
+        stream, self._stream = self._stream, None  # before anything else, because closing may be interrupted
         if stream is not None:
             if self._owner.is_elsewhere:
                 _copies.append(stream)  # closing it would wait for workers of a different process

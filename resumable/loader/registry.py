@@ -1,7 +1,7 @@
-"""The table of adapters: which one knows a type, found by the type's name, so that no framework is imported for it.
+"""The table of adapters. It finds an adapter using the name of the source's type, so it imports no framework.
 
-A row says where the adapter lives, what to install for it, and what to tell who gives several such things in a list, or
-a function that returns one.
+An entry holds the adapter's location and install command, and advice for two mistakes: passing a list of several
+sources, or a function that returns one.
 """
 
 from __future__ import annotations
@@ -44,16 +44,16 @@ __all__ = [
 ]
 
 
-_DEEPEST = 8  # datasets inside of datasets
+_DEEPEST = 8  # levels of datasets inside datasets
 
 
 class Entry(NamedTuple):
-    """Where an adapter lives, what to install for it, and where its things do not belong."""
+    """Where an adapter is, how to install its framework, and advice for sources that are passed the wrong way."""
 
     path: str
     install: str
-    in_a_list: tuple[str, str] = ("", "")  # what several of them are called, and how to make one source of them
-    returned: tuple[str, str] = ("", "")  # what one is called that a function returns, and what to do with the function
+    in_a_list: tuple[str, str] = ("", "")  # the plural for messages, and how to combine several into one source
+    returned: tuple[str, str] = ("", "")  # a description of one that a function returned, and what to do instead
 
 
 _FFCV = Entry("resumable.backends.ffcv:adapt", pip_install("ffcv"))
@@ -66,7 +66,7 @@ _DALI = Entry(
     pip_install("dali"),
     in_a_list=(
         "DALI iterators",
-        "Make one source of them, in the order that you want: wrap(resumable.backends.dali.in_turn(iterators)).",
+        "Combine them into one source, in the order that you want: wrap(resumable.backends.dali.in_turn(iterators)).",
     ),
 )
 
@@ -75,8 +75,8 @@ _TFDATA = Entry(
     "resumable.backends.tfdata:adapt",
     pip_install("tf"),
     returned=(
-        "a tf.data.Dataset, which would be read again on resume, without a look at what is random in it",
-        "Give the function by resumable.backends.tfdata: wrap(tfdata.source(function)).",
+        "a tf.data.Dataset. On resume it would be read again, without a check for randomness in it",
+        "Pass the function to resumable.backends.tfdata: wrap(tfdata.source(function)).",
     ),
 )
 _OF_TFDATA = _TFDATA._replace(path="resumable.backends.tfdata:refuse_iterators")
@@ -113,45 +113,46 @@ _adapters: dict[str, Entry] = {
 }
 
 
-# Datasets of other packages that are guarded by code of ours where a DataLoader reads them.
+# Datasets of other packages that need a wrapper when a DataLoader reads them.
 _datasets: dict[str, Entry] = {
     "tensorflow_datasets.core.data_sources.base.BaseDataSource": _TFDS._replace(
         path="resumable.backends.tfds:GuardedSource"
     ),
 }
 
-# What has a place of its own and may be inside of a plain source, by the module that is loaded where it is in use.
+# Objects with their own position that a plain source may contain. The key is the module that is loaded if they are
+# used.
 _hidden: dict[str, Entry] = {
     "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.hidden:refuse_hidden"),
 }
 _PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
 
-# Functions that an adapter calls itself, by a parameter that they have to be called with.
+# Functions that an adapter calls, by the name of a required parameter.
 _parameters: dict[str, Entry] = {"checkpoints": _DALI}
 
 
 def register(type_name: str, adapter: str, *, install: str = "") -> None:
-    """Make `wrap` know a type, by its name, so that its framework is imported on first use only.
+    """Make `wrap` support a type. It is registered by name, so its framework is imported only on first use.
 
     Args:
         type_name: module and qualified name of the type or one of its bases, such as `"my_package.readers.Reader"`.
-        adapter: `"module:function"`; the function takes the thing and the `Options`, and returns a backend with the
-            options completed, or None where the thing is none of its business.
+        adapter: `"module:function"`. The function takes the source and the `Options`, and returns a backend and the
+            completed options, or None if it does not support the source.
         install: command that installs what the adapter needs; for the error message.
 
-    A package can do the same without any call by an entry point of the group `resumable.backends` with the type's name
-    as its name and the adapter as its value.
+    A package can do the same without a call, with an entry point of the group `resumable.backends`: the type's name is
+    its name, and the adapter its value.
     """
     _adapters[type_name] = Entry(adapter, install)
 
 
 def entries_of(source: Any) -> Iterator[Entry]:
-    """Yield the adapters to ask, lazily: those of other packages are looked for only where ours are not enough."""
+    """Yield the adapters to try, lazily: adapters of other packages are searched only if ours are not enough."""
     if issubclass(type(source), type):
         if not has(source, "__iter__"):
             raise UnsupportedError(
-                f"this is the class {source.__qualname__} and no object of it, and its objects have no __iter__.\n"
-                f"There would be no batches. Make one, and wrap that: wrap({source.__qualname__}(...))."
+                f"expected an instance, got the class {source.__qualname__}.\n"
+                f"A class has no batches. Create an instance, and wrap it: wrap({source.__qualname__}(...))."
             )
         yield _ITERABLE
         return
@@ -168,10 +169,10 @@ def entries_of(source: Any) -> Iterator[Entry]:
 
 
 def refuse_hidden(source: Any, entry: Entry) -> None:
-    """Refuse a plain source that reads, inside of it, what only an adapter of its own could resume.
+    """Reject a plain source that contains something which needs its own adapter to resume.
 
     Raises:
-        UnsupportedError: it does, as far as its attributes and closures show.
+        UnsupportedError: its attributes or closures show such an object.
     """
     for module, inner in _hidden.items():
         if entry in _PLAIN and module in sys.modules:
@@ -179,26 +180,26 @@ def refuse_hidden(source: Any, entry: Entry) -> None:
 
 
 def refuse_hidden_order(source: Any, what: str) -> None:
-    """Refuse a dataset with one inside of it that carries its own order, as a `Subset` of a mixture.
+    """Reject a dataset that contains one with its own order, such as a `Subset` of a mixture.
 
     Args:
-        source: it; one that carries an order itself is let through.
+        source: the dataset. If it has an order itself, it is accepted.
         what: what it is, for the message.
 
     Raises:
-        UnsupportedError: it is one.
+        UnsupportedError: the dataset contains one.
     """
     if (inner := _ordered_inside(source, 0)) is not None:
         mixture, around = qualname_of(type(inner)), qualname_of(type(source))
         raise UnsupportedError(
-            f"{what} is a {around} around a {mixture}, which carries its own order.\n"
-            "It would be read by index, in another order, and its proportions would be lost. Put the "
+            f"{what} is a {around} around a {mixture}, which has its own order.\n"
+            "It would be read by index, in a different order, and its proportions would be lost. Put the "
             f"{around} around the sources, and mix those."
         )
 
 
 def _ordered_inside(source: Any, deep: int) -> Any:
-    """Return what carries an order among the datasets inside of one, as torch's own name them."""
+    """Return a dataset with its own order that is inside this one, under the attribute names that PyTorch uses."""
     if ask(type(source), "resumable_order") is not None:
         return source if deep else None
     kept = attributes_of(source)
@@ -209,45 +210,45 @@ def _ordered_inside(source: Any, deep: int) -> Any:
 
 
 def refuse_list(source: Any) -> None:
-    """Refuse a list of sources, which would be taken for a list of batches.
+    """Reject a list of sources, which would be mistaken for a list of batches.
 
     Raises:
-        UnsupportedError: it is one, by its first element.
+        UnsupportedError: its first element is a source.
     """
     base: Any = next((base for base in (list, tuple) if issubclass(type(source), base)), None)
     first = base.__getitem__(source, 0) if base is not None and base.__len__(source) else None
     what, instead = next((_adapters[name].in_a_list for name in _names(first) if name in _adapters), ("", ""))
     if what:
-        raise UnsupportedError(f"this is a list of {what}.\nEach of them would be taken for a batch. {instead}")
+        raise UnsupportedError(f"this is a list of {what}.\nEach of them would be mistaken for a batch. {instead}")
 
 
 def refuse_prepared(source: Any) -> None:
-    """Refuse a DataLoader that Accelerate has prepared, and a Loader that an integration has.
+    """Reject a DataLoader that Accelerate has prepared, and a Loader that an integration has prepared.
 
     Raises:
-        UnsupportedError: it is one, by the module of its class or of a base of that.
+        UnsupportedError: the module of its class, or of a base class, shows it.
     """
     kind = type(source)
     if module_of(kind).startswith("resumable.integrations."):
         raise UnsupportedError(
-            f"this is a {kind.__qualname__}, a Loader that was prepared for a loop already.\n"
-            "Wrapping it would count its batches twice. Use it as it is."
+            f"this is a {kind.__qualname__}, a Loader that is already prepared for a loop.\n"
+            "Wrapping it would count its batches twice. Use it as is."
         )
     if any(module_of(base) == "accelerate.data_loader" for base in mro_of(kind)):
         raise UnsupportedError(
             f"this is a {kind.__qualname__}, a DataLoader that Accelerate has prepared.\n"
-            "It divides the batches among the ranks and fetches ahead by itself, which no state would tell. Wrap the "
-            "DataLoader before, and prepare that: resumable.integrations.accelerate.prepare(accelerator, "
-            "resumable.wrap(loader))."
+            "It divides the batches among the ranks and prefetches on its own, and a state would not include that. "
+            "Wrap the original DataLoader, and prepare the result: "
+            "resumable.integrations.accelerate.prepare(accelerator, resumable.wrap(loader))."
         )
 
 
 def refuse_returned(name: str, produced: Any) -> None:
-    """Refuse what a function returns, where an adapter needs the function itself.
+    """Reject the source that a function returned, if its adapter needs the function itself.
 
     Args:
-        name: of the function, for the message.
-        produced: what it returned.
+        name: name of the function, for the message.
+        produced: the returned source.
 
     Raises:
         UnsupportedError: there is such an adapter.
@@ -265,12 +266,12 @@ def _by_name(source: Any) -> Iterator[Entry]:
     for name in _names(source):
         if name in _adapters:
             yield _adapters[name]
-        elif not name.startswith("builtins.") and name in (others := _installed()):  # a list is of no package
+        elif not name.startswith("builtins.") and name in (others := _installed()):  # no package registers a list
             yield others[name]
 
 
 def _by_parameter(source: Any) -> Entry | None:
-    """Return the adapter of a function that has to be called with something that only the adapter has."""
+    """Return the adapter of a function with a required parameter that only the adapter can pass."""
     signature = signature_of(source) if callable(source) and not has(source, "__iter__") else None
     if signature is None:
         return None
@@ -279,20 +280,20 @@ def _by_parameter(source: Any) -> Entry | None:
 
 
 def _installed() -> dict[str, Entry]:
-    """Find the adapters of other packages, once for each path on which modules are found."""
+    """Find the adapters of other packages, once for each value of `sys.path`."""
     return _found_on(tuple(sys.path))
 
 
 @functools.lru_cache(maxsize=1)
 def _found_on(_: tuple[str, ...]) -> dict[str, Entry]:
-    """Read a file of every installed package, which takes tens of milliseconds."""
+    """Read a file of every installed package, which takes tens of ms."""
     from importlib.metadata import entry_points  # noqa: PLC0415  # slow to import, and needed here only
 
     return {point.name: Entry(point.value, "") for point in entry_points(group="resumable.backends")}
 
 
 def find_dataset(dataset: Any) -> Any:
-    """Return what reads a map-style dataset: itself, or code of ours around a dataset that needs care; for adapters."""
+    """Return the object that reads a map-style dataset: the dataset, or a wrapper if it needs one; for adapters."""
     for name in _names(dataset):
         if name in _datasets:
             return load(_datasets[name])(dataset)
@@ -300,7 +301,7 @@ def find_dataset(dataset: Any) -> Any:
 
 
 def load_iterable() -> Callable[..., Any]:
-    """Import the adapter of plain iterables, for one that has more to say of them."""
+    """Import the adapter of plain iterables, for an adapter that adds to it."""
     return load(_ITERABLE)
 
 
@@ -308,7 +309,7 @@ def load(entry: Entry) -> Callable[..., Any]:
     """Import an adapter.
 
     Raises:
-        MissingDependencyError: it needs a framework that is not installed.
+        MissingDependencyError: a framework that it needs is not installed.
     """
     module, _, name = entry.path.partition(":")
     try:

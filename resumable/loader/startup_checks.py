@@ -1,7 +1,7 @@
-"""What the logger `resumable` says when a stream opens: where it stands, which rank reads it, and who said so.
+"""Log messages when a stream opens: its position, which rank reads it, and how the rank was detected.
 
-The logger has no handler of its own, not even one that does nothing: so Python itself prints its warnings to the
-standard error of a script that configures no logging, and nothing below.
+The logger `resumable` has no handler, not even a `NullHandler`. So in a script that configures no logging, Python
+prints its warnings to standard error, and nothing below.
 """
 
 from __future__ import annotations
@@ -31,25 +31,25 @@ __all__ = ["Opening", "compares", "warn_of_environment"]
 
 
 _log = logging.getLogger("resumable")
-_said: set[str] = set()  # the warnings that this process has had
-_BOTH_WAYS = "world=World(0, 1) to read everything, or world=World.detect() if the variables are right."
+_said: set[str] = set()  # the warnings that were logged in this process
+_BOTH_WAYS = "world=World(0, 1) to read everything, or world=World.detect() if the variables are correct."
 
 
 class Opening:
-    """Says where a stream opens, once after each time that a user set its place: by `wrap`, a load, or `seek`.
+    """Logs where a stream opens, once after each time that `wrap`, a load or `seek` sets its position.
 
     Args:
         fetcher: of the stream.
         options: of the loader.
 
     Attributes:
-        shares: the ranks put their scores together, so that a part of an evaluation is what each of them wants.
+        shares: the ranks combine their scores, so each of them should evaluate only its part.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options) -> None:
         self._fetcher, self._options = fetcher, options
-        self._how: str | None = "from the beginning" + (" of each loop" if options.evaluation else "")
-        self._agreed = False  # the ranks on the seed
+        self._how: str | None = "from the start" + (" of each loop" if options.evaluation else "")
+        self._agreed = False  # whether the ranks have agreed on the seed
         self.shares = False
         self._ranks = options.ranks
         if self._ranks.watch is None:
@@ -57,54 +57,54 @@ class Opening:
         self._watch = self._ranks.watch
 
     def of(self, fetcher: Fetcher, options: Options) -> Opening:
-        """Return the same for another fetcher of the loader."""
+        """Return the same object for a new fetcher of the loader."""
         other = Opening(fetcher, options)
         other.shares = self.shares
         return other
 
     def moved(self, how: str) -> None:
-        """Note that the place was set, and by what."""
+        """Note that the position was set, and how."""
         self._how = how
         self._watch.moved()
 
     def loaded(self) -> None:
-        """Note that the place was set by a state, which is the same on all ranks, as its seed is."""
+        """Note that a state set the position. The position is the same on all ranks, and so is the seed."""
         self.moved("after a loaded state")
         self._agreed = True
         self._ranks.fix(self._options.world)
 
     def check_ranks(self) -> None:
-        """Refuse to go on where the ranks are others than those by which the data were divided.
+        """Check that the ranks are the same as those that the data were divided among.
 
         Raises:
-            ConfigurationError: they are.
+            ConfigurationError: they are not.
         """
         self._ranks.check(self._options.world)
 
     def step(self) -> None:
-        """A batch is asked for.
+        """Check the other ranks before a batch is read.
 
         Raises:
-            RankError: another rank differs from this one, or has failed.
+            RankError: a rank differs from this one, or has failed.
         """
         self._watch.step()
 
     def failed(self, error: BaseException, at: Cursor) -> None:
-        """Tell the other ranks of an error."""
+        """Report an error to the other ranks."""
         if not self._options.evaluation:
             self._watch.failed(error, f" in epoch {at.epoch}, step {at.step}")
 
     def tell(self, mark: Mark, global_batch: int, noted: DataFingerprint) -> None:
-        """Fix the ranks, and say that the stream opens at a mark, unless it is a later opening of a running loop.
+        """Fix the ranks, and log that the stream opens at a mark, unless a running loop reopens it.
 
         Args:
-            mark: the place.
+            mark: the position.
             global_batch: samples per step over all ranks.
-            noted: what the data are like.
+            noted: the fingerprint of the data.
 
         Raises:
-            ConfigurationError: the ranks are others than before, or have no seed in common.
-            RankMismatchError: another rank has posted something else of its stream.
+            ConfigurationError: the ranks have changed, or do not agree on a seed.
+            RankMismatchError: a rank has posted a different fingerprint of its stream.
         """
         options = self._options
         self._ranks.fix(options.world)
@@ -148,32 +148,32 @@ class Opening:
 
 
 def warn_of_environment(found: Found, what: str, way_out: str) -> None:
-    """Say, once per process, that the environment alone makes this process read a part of the data.
+    """Warn, once per process, if only the environment makes this process read a part of the data.
 
     Args:
-        found: the rank, and what said so.
-        what: what reads, for the message.
-        way_out: what to give it.
+        found: the rank, and how it was detected.
+        what: what reads the data, for the message.
+        way_out: what to pass instead.
     """
     if found.variables is None or found.size == 1 or "environment" in _said:
         return
     _said.add("environment")
     _log.warning(
-        "rank %d of %d by the environment alone (%s): %s reads 1/%d of each global batch.\n"
-        "torch.distributed is not initialised, so nothing else shows that there are other ranks. Without them, the "
-        "rest of the data is not read at all. Give %s",
+        "rank %d of %d from environment variables alone (%s): %s reads 1/%d of each global batch.\n"
+        "torch.distributed is not initialised, so nothing else confirms that there are other ranks. Without them, the "
+        "rest of the data is not read at all. Pass %s",
         *(found.rank, found.size, found.variables, what, found.size, way_out),
     )
 
 
 def _warn_of_job() -> None:
-    """Say, once per process, that the environment knows of more ranks than this one, and not which one this is."""
+    """Warn, once per process, if the environment shows several ranks, but not which one this is."""
     if (size := several_ranks()) is not None and "job" not in _said:
         _said.add("job")
         _log.warning(
-            "the environment says that there are several ranks (%s), and no variable says which one this is: it reads "
-            "all the data.\nIf others run the same script, each of them trains on every sample. Start it with "
-            "the launcher, which sets both, read the first batch after init_process_group(), or pass "
+            "the environment shows several ranks (%s), but no variable says which one this is: it reads all the data.\n"
+            "If others run the same script, each of them trains on every sample. Start it with the launcher, which "
+            "sets both variables, read the first batch after init_process_group(), or pass "
             "wrap(..., world=World(rank, size)). If it runs alone, unset the variable.",
             size,
         )
@@ -182,9 +182,9 @@ def _warn_of_job() -> None:
         return
     _said.add("job")
     _log.warning(
-        "the SLURM job has %s tasks (SLURM_NTASKS), and this process was not started by srun: it is the only rank, and "
-        "reads all the data.\nIf others run the same script, each of them trains on every sample. Start it by srun, or "
-        "read the first batch after init_process_group().",
+        "the SLURM job has %s tasks (SLURM_NTASKS), but srun did not start this process: it is the only rank, and "
+        "reads all the data.\nIf others run the same script, each of them trains on every sample. Start it with srun, "
+        "or read the first batch after init_process_group().",
         tasks,
     )
 
@@ -195,8 +195,8 @@ def _warn_of_part(found: Found) -> None:
     _said.add("evaluation")
     _log.warning(
         "a loader with evaluation=True is divided among the ranks: rank %d of %d (%s) reads 1/%d of each global "
-        "batch.\nIf this rank evaluates alone, its score is that of a part. Give world=World(0, 1) for a rank that "
-        "evaluates everything, or world=World.detect() where all ranks do and put their scores together.",
+        "batch.\nIf this rank evaluates alone, its score covers only that part. Pass world=World(0, 1) if one rank "
+        "evaluates everything, or world=World.detect() if all ranks evaluate and combine their scores.",
         *(found.rank, found.size, found.by, found.size),
     )
 
@@ -212,14 +212,14 @@ def _place(fetcher: Fetcher, mark: Mark, global_batch: int) -> str:
     place = f"epoch {cursor.epoch}, step {cursor.step}"
     try:
         plan = fetcher.plan(global_batch)
-    except ConfigurationError:  # is raised where the batches are read
+    except ConfigurationError:  # raised again when the batches are read
         return place
     total = 0 if plan is None else plan.total(cursor)
     return f"{place} of {total} ({100 * cursor.step // total} %)" if total else place
 
 
 def _way(fetcher: Fetcher, options: Options, mark: Mark) -> str:
-    """Say how the source gets to a mark."""
+    """Describe how the source gets to a mark."""
     source, cursor = mark.source, mark.cursor
     if fetcher.unit == "sample":
         return "by index" if source is None else "by index and the dataset's own state"
@@ -229,7 +229,7 @@ def _way(fetcher: Fetcher, options: Options, mark: Mark) -> str:
         return "at the epoch's end"
     replayed, skipped = source.replayed(fetcher.replayed), source.replayed(_none)
     if not replayed:
-        return "by the source's own state"
+        return "from the source's own state"
     return f"{replayed} elements replayed" + (" after the source's own state" if replayed == skipped else "")
 
 
@@ -239,24 +239,24 @@ def _none(_: Any) -> int:
 
 def _rank(fetcher: Fetcher, options: Options) -> str:
     found = options.ranks.find(options.world)
-    own = ", with a stream of its own" if fetcher.world().size < found.size else ""
+    own = ", with its own stream" if fetcher.world().size < found.size else ""
     return f"rank {found.rank} of {found.size} ({found.by}){own}"
 
 
 # ------------------------------------------------------------------ peers
 #
-# What the ranks have to have in common when a stream opens, and which of them have to.
+# What the ranks must have in common when a stream opens, and which ranks are compared.
 
 
 def compares(watch: Watch, options: Options) -> bool:
-    """Turn the watch of a loader on, where there are ranks to compare with, and return whether it is."""
+    """Turn the watch of a loader on if there are ranks to compare with, and return whether it is on."""
     if not options.compares_ranks or not is_initialized():
         watch.turn_off()
         return False
     distributed: Any = sys.modules["torch.distributed"]
     given, world = options.world, options.find_world()
     if isinstance(given, World) and given.size != distributed.get_world_size():
-        watch.turn_off()  # which of the ranks divide these data among them is not known
+        watch.turn_off()  # which of the ranks divide these data is unknown
         return False
     watch.turn_on(distributed.get_rank(), world, given.peers() if isinstance(given, Group) else None)
     return watch.is_on
@@ -265,10 +265,10 @@ def compares(watch: Watch, options: Options) -> bool:
 def fingerprint_of_rank(
     fetcher: Fetcher, options: Options, mark: Mark, global_batch: int, noted: DataFingerprint
 ) -> dict[str, Any]:
-    """Return what the ranks have to have in common, that first which explains most of the rest.
+    """Return what the ranks must have in common. The values that explain most of the others come first.
 
-    Ranks with streams of their own (`shard=False`) have the place in common: their data and options may differ. Where
-    an integration lets ranks catch up, as the Lightning callback does after an error, the place is not compared.
+    Ranks with separate streams (`shard=False`) have only the position in common: their data and options may differ. If
+    an integration lets ranks catch up, as the Lightning callback does after an error, positions are not compared.
     """
     cursor = mark.cursor
     step = f"epoch {cursor.epoch}, step {cursor.step}"

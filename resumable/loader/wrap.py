@@ -1,4 +1,4 @@
-"""wrap(): the front door. It finds the backend of a thing, and puts a Loader before it."""
+"""wrap(): finds the backend for a source and returns a Loader that reads it."""
 
 from __future__ import annotations
 
@@ -39,7 +39,7 @@ Array = TypeVar("Array", bound="np.ndarray[Any, Any] | torch.Tensor")
 
 
 class _MapStyle(Protocol[T_co]):
-    """Samples by their index, as type checkers see them."""
+    """Samples with an index, for type checkers."""
 
     def __len__(self) -> int: ...
 
@@ -93,66 +93,69 @@ def wrap(source: Any, **options: Any) -> Loader:
     Args:
         source: a PyTorch `DataLoader`; a list, tuple, range, array, tensor or any object with `__getitem__` and
             `__len__`; a generator function or any iterable; an object with `state_dict`/`load_state_dict` or
-            `get_state`/`set_state`; or a backend of your own. It is not changed.
+            `get_state`/`set_state`; or a custom backend. It is not modified.
         batch_size: samples per rank and step. Without it, the elements of a sequence or iterable are the batches. A
-            `DataLoader` brings its own.
+            `DataLoader` sets its own.
         transform: applied to each sample or element that is delivered, and to none that is skipped.
-        collate: makes a batch of a list of samples; by default arrays and tensors give arrays and tensors, anything
-            else gives lists.
-        identity: a name for the data, which a state must have in common with it.
-        seed: selects the order and the augmentations, together with the epoch. By default that of the `DataLoader`'s
-            `DistributedSampler` or generator; else that of `torch.manual_seed`, below 2**32 and of rank 0; else 0. A
-            loaded state brings its own.
-        name: sets this stream apart from others of the same seed: order and augmentations are independent of theirs.
-            Loaders whose batches meet in a step need names of their own.
-        shuffle: another order in every epoch, for sequences. A `DataLoader` brings its own. "blocks": the blocks of the
-            source's shards in another order, and their samples mixed in windows (`samplers.Blocks`), for any source,
-            or dataset of a `DataLoader`, with an attribute `sizes`: the number of samples of each shard.
-        sampler: an order of your own, for indexed sources.
-        order: whose order a `DataLoader` with a sampler of torch gets: "feistel", that of this package, or "torch", the
-            very samples in the very order that torch gives, if a seed says it. By default "feistel".
-        tail: what happens with the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
-            "drop_ranks". By default "partial", or what the `DataLoader` says, or "drop" if the elements are the
+        collate: makes a batch from a list of samples. By default, batches of an array or tensor are arrays or tensors,
+            and other batches are lists.
+        identity: a name for the data. A state loads only if its name for the data is the same.
+        seed: selects the order and the augmentations, together with the epoch. The default is the seed of the
+            `DataLoader`'s `DistributedSampler` or generator, else the seed of `torch.manual_seed` (below 2**32, taken
+            from rank 0), else 0. A loaded state overrides it.
+        name: distinguishes this stream from others with the same seed: order and augmentations are independent of
+            theirs. Loaders that are read together, one batch of each per step, need different names.
+        shuffle: a different order in every epoch, for sequences. A `DataLoader` sets its own. "blocks" shuffles the
+            blocks of the source's shards, and mixes their samples in windows (`samplers.Blocks`). It works for any
+            source, or dataset of a `DataLoader`, with an attribute `sizes`: the number of samples in each shard.
+        sampler: a custom order, for indexed sources.
+        order: the order of a `DataLoader` with a PyTorch sampler: "feistel", from this package, or "torch", which is
+            exactly PyTorch's order and needs a known seed. By default "feistel".
+        tail: what happens to the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
+            "drop_ranks". By default "partial", or what the `DataLoader` is set to, or "drop" if the elements are the
             batches.
-        randomness: how often the global generators are seeded: per "sample", per "batch", or "off".
-        world: which ranks divide the data. A `World` says rank and number of ranks. A `DeviceMesh` of one dimension, as
-            `mesh["dp"]`: the ranks along it divide the data, and those along the others read the same, as parts of one
-            model do. A `ProcessGroup` of `torch.distributed`: its ranks. By default all ranks do, which are found out
-            when the first batch is read or a state is loaded, and stay: from `torch.distributed`, else from the
-            variables of `torchrun`, MPI's launchers or `srun`. The shares of the ranks may differ by one sample.
-        shard: for sources without sample indices: whether the ranks divide one stream among them (True), or the source
-            does so itself (False).
-        on_change: what stays if a state is of another number of ranks or another batch size. "keep_global": the samples
-            of a step over all ranks; another `batch_size` raises. "keep_local": the samples of each rank, so the global
-            batch follows the number of ranks (`loader.accumulation` tells how many micro-batches then make a step of
-            before); another `batch_size` raises. "continue": the order of the samples alone; it is cut into
-            batches as `batch_size` and the number of ranks say now.
-        ack: "auto" counts a batch as trained on once the next one is asked for, or a state is taken outside of an
-            exception; "manual" once `Loader.ack` says so.
-        evaluation: begin each loop at the first batch of epoch 0, in the same order. Such a loader has no place that
-            could be saved. On several ranks it is divided as any other, which the log warns of unless `world` is given.
-        resume: for sources that could do both: go on by the source's own "state", or "replay" the epoch up to the
-            place. By default by the state, unless that is known to lose something. States fit either way.
-        streams: for a `DataLoader` over an `IterableDataset`: read the dataset as so many logical streams, whatever the
-            number of workers and ranks. The dataset sees them as workers (`get_worker_info()`), each epoch begins with
-            fresh copies of it, and a state fits any number of workers. The ranks get the streams in turn.
-        checks: what is compared: "data", some samples, or the element after a resume, with those that the state knows,
-            so that other data and a source that continues elsewhere raise; "ranks", the streams of the ranks with each
-            other, so that one that differs raises `RankMismatchError` and no rank waits for another; "all" or "none".
-        on_worker_death: "restart" starts the workers of a `DataLoader` again if one dies, and reads again what was not
-            delivered; likewise if one gives no answer for longer than the `timeout` of the `DataLoader`. The stream
-            stays the same. By default that is an error.
-        stall_after: log if `next()` waits for longer than so many seconds, with the batch, the worker and its stack.
-        flight_recorder: a folder for one small file per rank. It says where each process is, and is still there
-            after SIGKILL. The next start logs where the one before crashed, and how many steps are trained again;
-            `resumable.flight.read` reads the files. Without it, none are written.
-        **options: those above; another one raises, with the name of the one that was meant.
+        randomness: how often the global RNGs are seeded: per "sample", per "batch", or "off".
+        world: which ranks divide the data. A `World` sets rank and number of ranks. With a one-dimensional
+            `DeviceMesh` such as `mesh["dp"]`, the ranks along it divide the data, and the ranks along the other
+            dimensions read the same data, as the parts of one model do. A `ProcessGroup` of `torch.distributed` means
+            its ranks. By default, all ranks divide the data. They are detected when the first batch is read or a state
+            is loaded, and fixed from then on: from `torch.distributed`, else from the environment variables of
+            `torchrun`, MPI launchers or `srun`. The shares of two ranks differ by at most one sample.
+        shard: for sources without sample indices: True if the ranks divide one stream among them, False if the source
+            divides itself.
+        on_change: what stays the same if a state was saved with a different number of ranks or batch size.
+            "keep_global": the samples per step over all ranks; a different `batch_size` raises. "keep_local": the
+            samples per rank, so the global batch follows the number of ranks (`loader.accumulation` says how many
+            micro-batches then make one of the earlier steps); a different `batch_size` raises. "continue": only the
+            order of the samples; the current `batch_size` and number of ranks divide it into batches.
+        ack: "auto" counts a batch as trained on once the next one is requested, or a state is taken outside an
+            exception handler; "manual" once `Loader.ack` is called.
+        evaluation: start each loop at the first batch of epoch 0, in the same order. Such a loader has no position to
+            save. With several ranks it is divided like any other loader, and the log warns about it unless `world` is
+            set.
+        resume: for sources that support both: restore the source's own "state", or "replay" the epoch up to the
+            saved position. By default the state, unless it is known to be incomplete. States work with both settings.
+        streams: for a `DataLoader` over an `IterableDataset`: read the dataset as this many logical streams, with any
+            number of workers and ranks. The dataset sees the streams as workers (`get_worker_info()`), each epoch
+            starts with fresh copies of the dataset, and a state loads with any number of workers. The streams are
+            assigned to the ranks round-robin.
+        checks: what is compared. "data": some samples, or the element after a resume, with the state, so different
+            data, or a source that continues elsewhere, raise. "ranks": the streams of the ranks with each other, so
+            a rank that differs raises `RankMismatchError` and no rank waits for it. "all" or "none".
+        on_worker_death: "restart" restarts the workers of a `DataLoader` if one dies, or does not answer within the
+            `timeout` of the `DataLoader`, and reads what was not delivered again. The stream stays the same. By
+            default both are errors.
+        stall_after: log if `next()` waits longer than this many seconds, with the batch, the worker and its stack.
+        flight_recorder: a folder for one small file per rank, which says where each process is and survives SIGKILL.
+            The next run logs where the previous one crashed, and how many steps are trained again;
+            `resumable.flight.read` reads the files. By default, no files are written.
+        **options: the options above. An unknown one raises an error that suggests the closest name.
 
     Returns:
-        The loader, at the beginning of epoch 0.
+        The loader, at the start of epoch 0.
 
     Raises:
-        UnsupportedError: the source cannot be wrapped, or an option does not fit it, or there is no such option.
+        UnsupportedError: the source cannot be wrapped, or an option does not fit it or does not exist.
         ConfigurationError: an option has a bad value, or the source is empty.
         MissingDependencyError: a framework is not installed.
     """
@@ -171,14 +174,14 @@ def make_loader(source: Any, options: Options, *, suggested: str) -> Loader:
 
 def _loader(source: Any, given: Options, backend: Backend, options: Options) -> Loader:
     def again(seed: int, name: str, *, evaluation: bool = False) -> tuple[Fetcher, Options]:
-        """Return what `wrap` makes of the source with the seed and the name of a state, or for evaluation."""
+        """Build fetcher and options again, with the seed and the name from a state, or for evaluation."""
         wanted = given.with_state(seed, name)
         with warnings.catch_warnings():
-            warnings.simplefilter("ignore", PromiseWarning)  # they were given
+            warnings.simplefilter("ignore", PromiseWarning)  # `wrap` has warned already
             backend, options = _adapt(source, wanted.for_evaluation() if evaluation else wanted)
         return _fetcher(backend, options), options
 
-    if options.order == "torch":  # an adapter that gives it takes it out
+    if options.order == "torch":  # an adapter that supports it resets it
         options.refuse(f"a {qualname_of(type(source))}", order=_TORCHS)
 
     return Loader(_fetcher(backend, options), options, source, again)
@@ -186,7 +189,9 @@ def _loader(source: Any, given: Options, backend: Backend, options: Options) -> 
 
 def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
     if is_a(source, Loader):
-        raise UnsupportedError("this is a Loader already.\nWrapping it twice would count its batches twice. Use it.")
+        raise UnsupportedError(
+            "this is already a Loader.\nWrapping it twice would count its batches twice. Use it as is."
+        )
     refuse_prepared(source)
     if _is_backend(source):
         options.refuse("a backend", identity=_BACKENDS_OWN)
@@ -200,25 +205,24 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
         if found is not None:
             return found
     raise UnsupportedError(
-        f"cannot wrap an object of the type {module_of(type(source))}.{qualname_of(type(source))}.\n"
-        f"It is no source of batches.{_near(source)} Give a PyTorch DataLoader, a sequence, a generator function or "
-        "another iterable, an object with state_dict and load_state_dict, or a backend of your own "
-        "(resumable.register)."
+        f"cannot wrap an object of type {module_of(type(source))}.{qualname_of(type(source))}.\n"
+        f"It is not a source of batches.{_near(source)} Pass a PyTorch DataLoader, a sequence, a generator function or "
+        "another iterable, an object with state_dict and load_state_dict, or a custom backend (resumable.register)."
     )
 
 
 def _is_backend(source: Any) -> bool:
-    """Return whether a source says what a backend does; not what a mock says, which answers to any name."""
+    """Return whether a source implements a backend. A mock does not, although it answers to any name."""
     reads = ask(source, "read") is not None or ask(source, "open") is not None
     return reads and is_a(source, (IndexedBackend, ReplayBackend)) and not issubclass(type(source), type)
 
 
 def _near(source: Any) -> str:
-    """Say what is missing to one that looks like a source."""
+    """Say what a near miss lacks."""
     if is_a(source, dict):
-        return " A dict has names and no samples by an index: wrap what gives a sample of it, or its values."
+        return " A dict has keys, not samples with an index: wrap its values, or an object that returns one sample."
     if has(source, "__getitem__") and not has(source, "__len__"):
-        return " It has __getitem__ and no __len__, so which samples there are is not known: give it one."
+        return " It has __getitem__ but no __len__, so its number of samples is unknown: add __len__."
     return ""
 
 
@@ -235,11 +239,11 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         if options.tail not in {"drop", "partial"}:
             raise UnsupportedError(
-                f'tail="{options.tail}" needs sample indices, and this source has none.\n'
-                'The samples to fill up with could not be read. Use tail="drop" or "partial".'
+                f'tail="{options.tail}" needs sample indices, which this source does not have.\n'
+                'The samples to fill up the last batch could not be read. Use tail="drop" or "partial".'
             )
         return ElementFetcher(backend, options.tail, options.randomness, options)
-    options.refuse("a source that is read by index", resume="It goes to any place by itself.")
+    options.refuse("a source that is read by index", resume="It can start at any position without a state.")
     length = check_length(backend.length, "the length of the data")
     check_plain("the length of the backend", {"length": backend.length})
     order = Shuffle(length, seed=options.stream_seed) if options.shuffle else Sequential(length)
@@ -249,10 +253,10 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
 
 
 _NO_WORKERS = (
-    "Only the worker processes of a PyTorch DataLoader can be started again, and not with streams=. Start the script "
-    "again after a crash, and go on from its checkpoint."
+    "Only the worker processes of a PyTorch DataLoader can be restarted, and not with streams=. After a crash, restart "
+    "the script and resume from its checkpoint."
 )
-_TORCHS = "It is for a map-style DataLoader with a sampler of torch. Leave it out."
-_BACKENDS_OWN = "The backend itself says what its batches and its identity are."
-_STREAMS = "It is for a DataLoader over an IterableDataset, which divides itself over its workers."
-_OWN_ORDER = "It gives its elements in an order of its own; shuffle inside of it, or give a sequence."
+_TORCHS = "It is for a map-style DataLoader with a PyTorch sampler. Remove it."
+_BACKENDS_OWN = "The backend itself defines its batches and its identity."
+_STREAMS = "It is for a DataLoader over an IterableDataset, which divides itself among its workers."
+_OWN_ORDER = "The source has its own order. Shuffle inside it, or pass a sequence."

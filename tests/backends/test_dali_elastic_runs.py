@@ -152,7 +152,7 @@ def test_the_death_of_a_worker_is_told_and_can_be_gone_on_from(monkeypatch: pyte
     monkeypatch.setenv("DEADLY", "1")
     loader = wrap(Deadly(), shuffle=False, py_num_workers=1, py_start_method="fork")
     got: list[list[bytes]] = []
-    with pytest.raises(WorkerError, match="a process that reads samples died"):
+    with pytest.raises(WorkerError, match="a worker process died"):
         got.extend(map(pixels, loader))
     monkeypatch.delenv("DEADLY")
     got.extend(map(pixels, loader))
@@ -178,7 +178,7 @@ def test_dead_dali_worker_is_forgotten(
         return make(*arguments, **options)
 
     monkeypatch.setattr(engine, "_tensor", kill)
-    with pytest.raises(WorkerError, match="a process that reads samples died") as error:
+    with pytest.raises(WorkerError, match="a worker process died") as error:
         next(batches)
     monkeypatch.undo()
     subprocess.run([sys.executable, "-c", ""], check=True)  # the end of any process calls the handler

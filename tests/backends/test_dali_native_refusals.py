@@ -175,7 +175,7 @@ def test_a_damaged_checkpoint_of_dalis_is_refused() -> None:
     next(iter(loader))
     state = loader.state_dict()
     state["source_state"]["snapshot"]["checkpoints"] = [b"\xff" * 40]
-    with pytest.raises(StateFormatError, match="its digest is not"):
+    with pytest.raises(StateFormatError, match="its digest does not match"):
         wrapped().load_state_dict(state)
     state["digest"] = None
     loader = wrapped()

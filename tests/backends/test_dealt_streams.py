@@ -136,7 +136,7 @@ def test_streams_with_a_state_that_another_rank_has_are_refused(new: int, rank: 
 def test_the_number_of_ranks_is_not_changed_unasked() -> None:
     state = run_and_states(ranks("replayed", 2))[1][0][0]
     loader = ranks("replayed", 1, on_change="keep_global")[0]
-    with pytest.raises(StateMismatchError, match=r"Restart with 2 ranks, or wrap\(\.\.\., on_change=.keep_local"):
+    with pytest.raises(StateMismatchError, match=r"Restart with 2 ranks, or pass wrap\(\.\.\., on_change=.keep_local"):
         loader.load_state_dict(state)
 
 

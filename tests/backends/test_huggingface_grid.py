@@ -104,7 +104,7 @@ def test_map_of_batches_that_draws(how: str) -> None:
 
     check(lambda: make(resume="replay"))
     _, states = sources.golden(make())
-    with pytest.raises(StateMismatchError, match="goes on with another element"):
+    with pytest.raises(StateMismatchError, match="continues with a different element"):
         sources.rest(make(), states[1])
 
 
@@ -143,7 +143,9 @@ def test_a_stream_that_is_split_already_is_not_divided_again(shards: int, how: s
 @pytest.mark.parametrize("how", list(MAKE))
 def test_a_stream_that_is_split_already_refuses_to_be_divided(how: str) -> None:
     part = datasets.distributed.split_dataset_by_node(sources.stream(), 0, 2)
-    with pytest.raises(ConfigurationError, match="split_dataset_by_node made of the stream would be divided"):
+    with pytest.raises(
+        ConfigurationError, match="would divide the stream among the ranks again: split_dataset_by_node"
+    ):
         MAKE[how](part, shard=True, world=resumable.World(0, 2))
 
 
@@ -156,7 +158,10 @@ def test_other_files_are_refused_though_the_place_is_the_same(how: str, kind: st
     names = sources.files(tmp_path / "here", kind)
     make = MAKE[how]
     run, states = sources.golden(make(sources.streamed(kind, names)))
-    others = [(names[:1] + names[:0:-1], "the data have another sample"), (names[:-1], "another number of files")]
+    others = [
+        (names[:1] + names[:0:-1], "the dataset has changed since the checkpoint: sample"),
+        (names[:-1], "a different number of files"),
+    ]
     for other, told in others:
         refusing = make(sources.streamed(kind, other))
         for state in states:

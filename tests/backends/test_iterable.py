@@ -320,7 +320,7 @@ def test_a_source_that_shrank_is_noticed() -> None:
     state = [loader.state_dict() for _ in loader][6]
     shrunk = resumable.wrap(lambda: iter(range(3)), identity="numbers")
     shrunk.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match=r"place: +7\n  elements that the source has: 3"):
+    with pytest.raises(StateMismatchError, match=r"position: 7\n  elements in the source: +3"):
         next(iter(shrunk))
 
 
@@ -398,7 +398,7 @@ def test_other_ranks_where_accepted() -> None:
     states = [[loader.state_dict() for _ in zip(range(2), loader, strict=False)][-1] for loader in loaders]
     assert states[0] == states[1]
     alone = resumable.wrap(lambda: iter(range(12)), identity="n")
-    with pytest.raises(StateMismatchError, match=r"whole batch.*\n  in the checkpoint: 2\n  in this run:       1"):
+    with pytest.raises(StateMismatchError, match=r"complete batch.*\n  in the checkpoint: 2\n  in this run:       1"):
         alone.load_state_dict(states[0])
     alone = resumable.wrap(lambda: iter(range(12)), identity="n", on_change="continue")
     alone.load_state_dict(states[0])

@@ -218,7 +218,7 @@ def test_a_backend_that_breaks_its_protocol_is_told() -> None:
         def read(self, requests: Iterable[resumable.Request]) -> Iterator[Any]:
             yield from list(requests)[:-1]
 
-    with pytest.raises(BackendError, match="more batches than it was asked for"):
+    with pytest.raises(BackendError, match="more batches than were requested"):
         list(resumable.wrap(Greedy(), batch_size=4))
     with pytest.raises(BackendError, match="ended 1 batches early, at Cursor"):
         list(resumable.wrap(Lazy(), batch_size=4))

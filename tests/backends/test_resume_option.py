@@ -87,7 +87,7 @@ def test_a_replay_compares_with_what_a_state_announced(source: str) -> None:
     else:
         state["source_state"]["snapshot"]["workers"][0]["canary"] = "0" * 16
         state["digest"] = None
-    with pytest.raises(StateMismatchError, match="was read again up to the place"):
+    with pytest.raises(StateMismatchError, match="was read again up to the saved position"):
         rest(make(resume="replay"), state)
 
 
@@ -162,5 +162,5 @@ def test_a_stream_without_a_buffer_resumes_by_its_state() -> None:
 def test_canary_tells_of_a_lost_buffer() -> None:
     """With `resume="state"`, the canary tells that the buffer was lost."""
     _, states = golden(BUFFERED["no workers"](resume="state"))
-    with pytest.raises(StateMismatchError, match=r"IterableDataset in worker 0 was brought back by its own state"):
+    with pytest.raises(StateMismatchError, match=r"IterableDataset in worker 0 was restored from its own state"):
         rest(BUFFERED["no workers"](resume="state"), states[2])

@@ -241,7 +241,7 @@ def test_a_state_that_brings_nothing_back_is_refused(how: str) -> None:
         'resume="replay"',
     ):
         assert part in str(caught.value)
-    assert "before iterating, and after" in str(caught.value)
+    assert "before and after iterating" in str(caught.value)
     replayed = make(resume="replay")
     replayed.load_state_dict(states[1])
     assert list(replayed) == [2, 3, 4]
@@ -257,7 +257,7 @@ def test_every_worker_compares_its_own() -> None:
     resumed.load_state_dict(states[0])
     iterator = iter(resumed)
     assert next(iterator) == 100  # the second worker has given nothing yet
-    with pytest.raises(StateMismatchError, match="Forgets in worker 0 was brought back"):
+    with pytest.raises(StateMismatchError, match="Forgets in worker 0 was restored"):
         next(iterator)
 
 

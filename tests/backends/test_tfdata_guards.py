@@ -259,7 +259,7 @@ def test_a_damaged_state_is_refused() -> None:
         snapshot = state["source_state"]["snapshot"]
         snapshot["state"] = damage(snapshot["state"])
         resumed = resumable.wrap(typical())
-        with pytest.raises(StateFormatError, match="its digest is not"):
+        with pytest.raises(StateFormatError, match="its digest does not match"):
             resumed.load_state_dict(state)
         state["digest"] = None
         resumed.load_state_dict(state)
@@ -333,5 +333,5 @@ def test_a_generator_that_gives_other_elements_is_refused() -> None:
     state = [loader.state_dict() for _ in zip(range(3), loader, strict=False)][-1]
     resumed = make()
     resumed.load_state_dict(state)
-    with pytest.raises(StateMismatchError, match="read again up to the place of the state"):
+    with pytest.raises(StateMismatchError, match="read again up to the saved position"):
         next(iter(resumed))

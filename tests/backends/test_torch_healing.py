@@ -130,7 +130,7 @@ def wait_until(condition: Callable[[], bool]) -> None:
 
 
 def restarts(caplog: pytest.LogCaptureFixture) -> list[str]:
-    return [record.getMessage() for record in caplog.records if "started again" in record.getMessage()]
+    return [record.getMessage() for record in caplog.records if "restarted" in record.getMessage()]
 
 
 def also(*values: str) -> list[Any]:
@@ -181,7 +181,7 @@ def test_one_run_whose_workers_are_all_killed_after_every_step(
     assert len(steps) >= len(restarts(caplog)) >= EPOCHS  # what workers had sent before they died is delivered
     told = "\n".join(restarts(caplog))
     assert re.search(r"worker [01], process \d+, was killed by SIGHUP\n", told)
-    assert re.search(r"\n  it was asked for: epoch [012], step [1-6], samples \[", told)
+    assert re.search(r"\n  requested: epoch [012], step [1-6], samples \[", told)
 
 
 def test_a_state_of_a_harmed_run_goes_on_in_an_unharmed_one(unharmed: Callable[..., Steps]) -> None:
@@ -336,7 +336,7 @@ def test_a_sample_that_always_ends_its_worker_is_told(
     assert got == expected[:poisoned]
     assert loader.cursor.step == poisoned
     assert f"epoch 0, step {poisoned}, samples {indices[poisoned]}" in str(caught.value)
-    told = "gave no answer, and none when they were asked again" if hangs else "when one batch was asked for at a time"
+    told = "not even when the batch was requested again" if hangs else "even when one batch was requested at a time"
     assert told in str(caught.value)
     assert tries(tmp_path / "tries") in ({2, 3} if hangs else {4})
     assert len(restarts(caplog)) == tries(tmp_path / "tries") - 1
@@ -356,7 +356,7 @@ def test_a_stream_whose_worker_always_dies(caplog: pytest.LogCaptureFixture) -> 
     source = DataLoader(Deadly(), batch_size=2, num_workers=2)
     got: list[Any] = []
     loader: resumable.Loader[Any] = resumable.wrap(source, on_worker_death="restart")
-    with pytest.raises(WorkerError, match="died again and again(?s:.)*epoch 0, batch 2 of this worker"):
+    with pytest.raises(WorkerError, match="died repeatedly(?s:.)*epoch 0, batch 2 of this worker"):
         got.extend(batch.tolist() for batch in loader)
     assert got == [[0, 1], [0, 1], [2, 3], [2, 3]]
     assert loader.cursor.step == 4
@@ -368,7 +368,7 @@ def test_workers_that_die_in_their_start(context: str, caplog: Any) -> None:
     """Workers that die in their start are not started forever."""
     dataset, setup = (data.Augmented(), EndsAtStart()) if context == "fork" else (EndsWhenUnpickled(), None)
     source = DataLoader(dataset, batch_size=3, num_workers=2, worker_init_fn=setup, multiprocessing_context=context)
-    with pytest.raises(WorkerError, match=r"died again and again(?s:.)*exit code 1\n"):
+    with pytest.raises(WorkerError, match=r"died repeatedly(?s:.)*exit code 1\n"):
         next(iter(resumable.wrap(source, on_worker_death="restart")))
     assert len(restarts(caplog)) == 3
 
@@ -419,9 +419,9 @@ def test_every_second_kill_takes_a_worker_away(unharmed: Callable[..., Steps], c
 
     steps = steps_of(wrap(persistent_workers=True), harm)
     assert [step[:2] for step in steps] == [step[:2] for step in unharmed("indexed")]
-    said = [text for text in restarts(caplog) if "from now on, as memory may be short" in text]
+    said = [text for text in restarts(caplog) if "from now on, in case memory is short" in text]
     assert len(said) == 1
-    assert "started again, 1 from now on" in said[0]
+    assert "restarted (1 from now on" in said[0]
     assert [counts[0], counts[-1]] == [2, 1]
     caplog.clear()
     expected = unharmed("stream", persistent_workers=True)

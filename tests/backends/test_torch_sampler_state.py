@@ -254,10 +254,15 @@ def test_state_in_the_middle_of_a_batch() -> None:
     ("options", "field", "stored", "own"),
     [
         ({"seed": 4}, "the seed", "3", "4"),
-        ({"dataset_or_length": 24}, "sampler.length", "23", "24"),
-        ({"shuffle": False}, "sampler.name", "'feistel8-v1'", "'sequential-v1'"),
+        ({"dataset_or_length": 24}, "the length of the sampler (sampler.length)", "23", "24"),
+        ({"shuffle": False}, "shuffle (sampler.name)", "shuffle=True", "shuffle=False"),
         ({"drop_last": True}, "sampler.drop_last", "False", "True"),
-        ({"sampler": Weighted([1] * 23, seed=3), "seed": 0}, "sampler.name", "'feistel8-v1'", "'weighted-v1'"),
+        (
+            {"sampler": Weighted([1] * 23, seed=3), "seed": 0},
+            "the order (sampler.name)",
+            "'feistel8-v1'",
+            "'weighted-v1'",
+        ),
         ({"sampler": Shuffle(99, seed=3, num_samples=23), "seed": 0}, "sampler.samples", "None", "99"),
     ],
 )

@@ -167,7 +167,7 @@ def test_what_workers_read_again_after_a_death_counts_once(
     loader = MAKERS[kind](read, on_worker_death="restart")
     assert sorted(int(batch) for batch in loader) == list(range(BATCHES))
     assert mark.exists()
-    assert "started again" in caplog.text
+    assert "restarted" in caplog.text
     stats = loader.stats()
     assert stats.read_seconds == stats.batches == BATCHES
 

@@ -175,7 +175,7 @@ def run(loader: Loader, epochs: int = EPOCHS) -> list[Any]:
 
 def refused(loader: Loader, state: dict[str, Any], match: str = "sample") -> None:
     before = loader.state_dict()
-    with pytest.raises(StateMismatchError, match=f"the data have another {match}"):
+    with pytest.raises(StateMismatchError, match=f"the dataset has changed since the checkpoint: (its )?{match}"):
         loader.load_state_dict(state)
     assert loader.state_dict() == before
 
@@ -257,7 +257,7 @@ def test_the_message_has_the_sample_what_it_is_and_the_ways_out() -> None:
     with pytest.raises(StateMismatchError) as caught:
         listed([FILES[1], FILES[0], *FILES[2:]]).load_state_dict(state)
     text = str(caught.value)
-    assert "another sample 0 (elements) than the checkpoint's; 2 of 12 that were compared differ" in text
+    assert "has changed since the checkpoint: sample 0 (elements) differs; 2 of 12 compared samples differ" in text
     assert "in the checkpoint: sample 0 with the digest" in text
     assert re.search(f"in this run:       sample 0 with the digest [0-9a-f]{{4}}: '{FILES[1]}'", text)
     assert all(way in text for way in ("read twice", "others never", 'checks="ranks"', "strict=False", "sort"))
@@ -301,7 +301,9 @@ def test_files_of_the_same_names_and_another_size_are_refused(tmp_path: Path) ->
 
 def test_it_warns_where_it_is_told_to_go_on() -> None:
     state, other = states_of(listed(FILES))[2], listed(FILES[::-1])
-    with pytest.warns(StateMismatchWarning, match=r"another sample 0(.|\n)*Gone on with because of strict=False"):
+    with pytest.warns(
+        StateMismatchWarning, match=r"has changed since the checkpoint: sample 0(.|\n)*because of strict=False"
+    ):
         other.load_state_dict(state, strict=False)
     assert other.state_dict()["cursor"] == state["cursor"]
 
@@ -715,6 +717,6 @@ def test_killed_run_with_its_files(tmp_path: Path) -> None:
     assert start("killed", 3).returncode == -9
     other = start("killed", -1, "backwards")
     assert other.returncode == 1
-    assert "StateMismatchError: the data have another sample 0 (elements)" in other.stderr
+    assert "StateMismatchError: the dataset has changed since the checkpoint: sample 0 (elements)" in other.stderr
     assert start("killed", -1).returncode == 0
     assert (tmp_path / "killed/log").read_text() == (tmp_path / "whole/log").read_text()

@@ -141,7 +141,7 @@ def test_steps_only_grow() -> None:
     with resumable.preemption() as stop:
         stop.reached(5)
         stop.reached(5)
-        with pytest.raises(ConfigurationError, match=r"(?s)backwards.*before: 5\n.*now: +4"):
+        with pytest.raises(ConfigurationError, match=r"(?s)backwards.*previous call: 5\n.*this call: +4"):
             stop.reached(4)
 
 
@@ -209,7 +209,7 @@ def test_slurm_is_asked_to_start_the_job_again(tmp_path: Path) -> None:
             {"SLURM_JOB_ID": "18", "SLURM_ARRAY_JOB_ID": "16", "SLURM_ARRAY_TASK_ID": "2", "STATUS": "3"},
             "with status 3",
         ),
-        ({"SLURM_JOB_ID": "19", "PATH": os.environ["PATH"]}, "there is no scontrol here"),
+        ({"SLURM_JOB_ID": "19", "PATH": os.environ["PATH"]}, "scontrol was not found"),
     ]
     for number, (variables, said) in enumerate(jobs):
         (root := tmp_path / str(number)).mkdir()
@@ -308,7 +308,7 @@ def test_rank_past_the_step_does_not_save() -> None:
     assert ahead == [False, False, False, True]
     assert behind[0] is False
     assert "rank 1 has passed the step" in behind[1]
-    assert "agreed on:  4\n  this rank:  6\n" in behind[1]
+    assert "agreed step: 4\n  this rank:   6\n" in behind[1]
     assert "margin=2" in behind[1]
 
 

@@ -50,10 +50,12 @@ DISAGREEMENTS = {
     "file order": "sample 0 differs.\n  rank 0: digest ",
     "floats in another order": "sample 0 differs.\n  rank 0: digest ",
     "batch_size": "the batch size differs.\n  rank 0: 2\n  rank 1: 4",
-    "place": "the place in the stream differs.\n  rank 0: epoch 0, step 3, after 12 samples\n  rank 1: epoch 0, step 2",
+    "place": (
+        "the position in the stream differs.\n  rank 0: epoch 0, step 3, after 12 samples\n  rank 1: epoch 0, step 2"
+    ),
     "tail": "tail differs.\n  rank 0: partial\n  rank 1: drop",
     "generator's order": "element differs.\n  rank 0: element 3 with the digest",
-    "generator's length": "the stream that they divide among them ends differently.\n  rank 0: 20 elements in epoch 0",
+    "generator's length": "the stream that they divide ends at different positions.\n  rank 0: 20 elements in epoch 0",
     "another source": "backend.source differs.\n  rank 0: sequence\n  rank 1: array of int64",
 }
 
@@ -137,7 +139,7 @@ def test_a_rank_that_alone_begins_at_the_beginning_is_told(odd: int) -> None:
     results = ranks(2, half_resumed_run, loader.state_dict(), odd, seconds=30, host_stays=False)
     count, told = results[odd]
     assert count <= 4
-    assert "the place in the stream differs" in told
+    assert "the position in the stream differs" in told
     assert f"rank {odd}: epoch 0, step 0, after 0 samples\n" in told
     assert f"rank {1 - odd}: epoch 0, step 1, after 4 samples\n" in told
     assert "Load the same checkpoint on all ranks" in told

@@ -55,7 +55,7 @@ def test_a_job_is_no_step(monkeypatch: pytest.MonkeyPatch, where: str) -> None:
 
 def test_a_rank_of_an_unknown_number_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("PMIX_RANK", "0")
-    with pytest.raises(ConfigurationError, match=r"is rank 0: PMIX_RANK='0', and no variable says of how"):
+    with pytest.raises(ConfigurationError, match=r"is rank 0: PMIX_RANK='0', but no variable says how"):
         next(iter(resumable.wrap(SAMPLES, batch_size=2)))
 
 
@@ -97,7 +97,7 @@ def outside_run(rank: int, _size: int) -> Any:
     group = distributed.new_group([0])
     loader = resumable.wrap(SAMPLES, batch_size=2, world=group)
     if rank:
-        with pytest.raises(ConfigurationError, match="rank 1 is no member of the process group"):
+        with pytest.raises(ConfigurationError, match="rank 1 is not a member of the process group"):
             next(iter(loader))
     else:
         assert next(iter(loader)) == [0, 1]

@@ -280,9 +280,9 @@ def test_half_of_a_state_is_named() -> None:
     class Half(Counting):
         load_state_dict = None  # type: ignore[assignment]
 
-    with pytest.warns(PromiseWarning, match=r"not saved: it has no load_state_dict\(\) to give it back"):
+    with pytest.warns(PromiseWarning, match=r"not saved: it has no load_state_dict\(\) to restore it"):
         as_loader(Half())
-    with pytest.warns(PromiseWarning, match=r"not saved: it has no load_state_dict\(\) to give it back") as told:
+    with pytest.warns(PromiseWarning, match=r"not saved: it has no load_state_dict\(\) to restore it") as told:
         resumable.wrap(Half(), batch_size=2)
     assert told[0].filename == __file__
 
@@ -309,7 +309,7 @@ def test_seek_needs_a_state() -> None:
 
 def test_a_state_belongs_to_its_rank() -> None:
     state = as_loader(Counting(8), world=World(0, 2)).state_dict()
-    with pytest.raises(StateMismatchError, match="rank differs.*\n.*0\n.*1\nGive each rank the state"):
+    with pytest.raises(StateMismatchError, match="rank differs.*\n.*0\n.*1\nLoad on each rank the state"):
         as_loader(Counting(8), world=World(1, 2)).load_state_dict(state)
     with pytest.raises(StateMismatchError, match="rank differs"):
         as_loader(Counting(8), world=World(0, 1)).load_state_dict(state)
@@ -320,7 +320,7 @@ def test_a_state_from_where_nothing_was_remembered_says_so() -> None:
     plain = resumable.wrap(DataLoader(Seven(), batch_size=2, shuffle=True), identity="same")
     next(iter(plain))
     loader = as_loader(Counting(), identity="same")
-    with pytest.warns(StateMismatchWarning, match=r"nothing of what the dataset remembered \(its state_dict\(\)\)"):
+    with pytest.warns(StateMismatchWarning, match=r"does not include the dataset's own state \(its state_dict\(\)\)"):
         loader.load_state_dict(plain.state_dict())
     assert next(iter(loader))[0][1] == 1
 
@@ -329,7 +329,7 @@ def test_a_state_that_cannot_be_given_back_is_refused() -> None:
     loader = as_loader(Counting(), identity="same")
     next(iter(loader))
     plain = resumable.wrap(DataLoader(Seven(), batch_size=2, shuffle=True), identity="same")
-    with pytest.raises(StateMismatchError, match=r"'seen': 2.*\n.*read by workers.*\n.*num_workers=0"):
+    with pytest.raises(StateMismatchError, match=r"'seen': 2.*\n.*one that workers read.*\n.*num_workers=0"):
         plain.load_state_dict(loader.state_dict())
     plain.load_state_dict(loader.state_dict(), strict=False)
     assert len(list(plain)) == 3
@@ -340,10 +340,10 @@ def test_a_state_that_the_dataset_does_not_take_changes_nothing(snapshot: Any) -
     loader = as_loader(Counting())
     first = next(iter(loader))
     source = {"snapshot": snapshot, "skip": 0, "ended": False}
-    with pytest.raises(StateFormatError, match="its digest is not"):
+    with pytest.raises(StateFormatError, match="its digest does not match"):
         loader.load_state_dict({**loader.state_dict(), "source_state": source})
     state = {**loader.state_dict(), "source_state": source, "digest": None}
-    with pytest.raises(StateFormatError, match="could not take back the snapshot"):
+    with pytest.raises(StateFormatError, match="could not restore the snapshot"):
         loader.load_state_dict(state)
     assert first[0][1] == 1
     assert next(iter(loader))[0][1:] == (3, 0)
@@ -353,7 +353,7 @@ def test_a_state_of_a_stream_is_refused() -> None:
     loader = as_loader(Counting())
     next(iter(loader))
     source = {"snapshot": {}, "skip": 1, "ended": False}
-    with pytest.raises(StateFormatError, match="without an order by index"):
+    with pytest.raises(StateFormatError, match="belongs to a source without indices"):
         loader.load_state_dict({**loader.state_dict(), "source_state": source, "digest": None})
 
 
@@ -368,7 +368,7 @@ def test_a_state_of_a_stream_is_refused() -> None:
     ],
 )
 def test_a_state_that_is_not_saved_is_named(options: dict[str, Any], reason: str) -> None:
-    with pytest.warns(PromiseWarning, match=rf"(?s)Counting has a state_dict\(\) of its own.*{reason}"):
+    with pytest.warns(PromiseWarning, match=rf"(?s)Counting has its own state_dict\(\).*{reason}"):
         loader = resumable.wrap(DataLoader(Counting(), batch_size=2, **options))
     assert loader.state_dict()["source_state"] is None or "dataset" not in loader.state_dict()["source_state"]
 

@@ -290,9 +290,9 @@ def test_a_loader_is_true_and_is_not_copied() -> None:
 
 def test_there_are_no_places_before_the_beginning() -> None:
     loader = resumable.wrap(lambda: iter(range(5)))
-    with pytest.raises(ConfigurationError, match="no epoch 0 with a step -3"):
+    with pytest.raises(ConfigurationError, match="epoch=0, step=-3 is not a position"):
         loader.seek(epoch=0, step=-3)
-    with pytest.raises(ConfigurationError, match="no epoch -1"):
+    with pytest.raises(ConfigurationError, match="epoch=-1 does not exist"):
         resumable.wrap(range(5)).sample_indices(epoch=-1, step=0)
 
 

@@ -169,10 +169,10 @@ def test_a_worker_that_was_not_told_reads_nothing() -> None:
     first, second = orders(7, 9)
     dataset = RequestDataset(Reader(Told(), list, "off"))
     (request,) = requests(first, 1)
-    with pytest.raises(BackendError, match=r"not told.*\n  it knows: +None\n.*\(0, 0, 0, 0, 2, 0\)"):
+    with pytest.raises(BackendError, match=r"does not have.*\n  its order: None\n.*\(0, 0, 0, 0, 2, 0\)"):
         dataset[request[:6]]
     dataset.order = second
-    with pytest.raises(BackendError, match=r"it knows: +<Order 1"):
+    with pytest.raises(BackendError, match=r"its order: <Order 1"):
         dataset[request[:6]]
 
 
@@ -247,8 +247,8 @@ def test_every_way_in_which_a_death_is_told_is_known(error: Exception) -> None:
     assert is_death(error)
     told = describe_death(error)
     assert isinstance(told, WorkerError)
-    assert str(told).startswith("a process that reads samples died: ")
-    assert "The loader's state is that before this batch: " in str(told)
+    assert str(told).startswith("a worker process died: ")
+    assert "The loader's state does not count this batch" in str(told)
 
 
 def test_what_is_no_death_is_not_taken_for_one() -> None:
@@ -262,4 +262,4 @@ def test_what_is_no_death_is_not_taken_for_one() -> None:
         assert not is_death(error)
     late = RuntimeError("DataLoader timed out after 3 seconds")
     assert is_death(late)
-    assert "gave no answer" in str(describe_death(late))
+    assert "did not answer" in str(describe_death(late))

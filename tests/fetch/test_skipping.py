@@ -127,7 +127,7 @@ def test_a_wrong_skip_is_refused_on_several_ranks(off: int) -> None:
     loader = resumable.wrap(
         lambda: Lines(off=off), batch_size=4, tail="drop", world=resumable.World(1, 2), identity="lines"
     )
-    with pytest.raises(BackendError, match=r"the skip\(\) of lines does not lead to .*reading leads"):
+    with pytest.raises(BackendError, match=r"the skip\(\) of lines does not lead to the same element as reading"):
         next(iter(loader))
 
 

@@ -162,7 +162,7 @@ def test_it_shows_what_the_loader_has() -> None:
             getattr(prepared, name)
     with pytest.raises(AttributeError, match="load_state\\(\\) has already moved the Loader"):
         accelerator.skip_first_batches(prepared, 3)
-    with pytest.raises(resumable.errors.UnsupportedError, match="that was prepared for a loop already"):
+    with pytest.raises(resumable.errors.UnsupportedError, match="that is already prepared for a loop"):
         resumable.wrap(prepared)
 
 
@@ -301,7 +301,7 @@ def test_own_epoch_counter_after_a_resume(tmp_path: Path) -> None:
     run.accelerator.save_state(str(tmp_path))
     run.accelerator.load_state(str(tmp_path))
     for _ in range(1):
-        with pytest.warns(LoopWarning, match="is in epoch 1, and nothing has asked in which epoch") as told:
+        with pytest.warns(LoopWarning, match="starts in epoch 1, but nothing has asked for the epoch") as told:
             list(run.loader)
         assert [one.filename for one in told] == [__file__]
     run.accelerator.load_state(str(tmp_path))

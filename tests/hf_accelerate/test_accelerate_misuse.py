@@ -253,7 +253,7 @@ def test_a_second_accelerator_is_refused() -> None:
     run = Training(loader=loader)
     for given in (loader, run.loader):
         with pytest.raises(
-            ConfigurationError, match=r"to a second training\.\n  first:  .*accelerate.prepare\(\)\n  second: .*"
+            ConfigurationError, match=r"to two training runs\.\n  first:  .*accelerate.prepare\(\)\n  second: .*"
         ):
             prepare(Accelerator(cpu=True), given)
     assert prepare(run.accelerator, run.loader) is run.loader

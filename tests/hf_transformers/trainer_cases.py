@@ -297,12 +297,12 @@ def test_loops_continue_after_a_failed_run(tmp_path: Path) -> None:
 def test_a_loader_of_two_trainings_is_rejected(tmp_path: Path) -> None:
     own = loader()
     first = prepare(trainer_in(tmp_path), own)
-    with pytest.raises(ConfigurationError, match=r"second training\.\n  first:  .*prepare\(\)\n  second: .*\n.*Wrap"):
+    with pytest.raises(ConfigurationError, match=r"two training runs\.\n  first:  .*prepare\(\)\n  second: .*\n.*Wrap"):
         prepare(trainer_in(tmp_path), own)
     first.train()
     own.seek(epoch=0)
     second = prepare(trainer_in(tmp_path), own)
-    with pytest.raises(ConfigurationError, match="second training"):
+    with pytest.raises(ConfigurationError, match="two training runs"):
         first.train()
     second.train()
     assert second.seen == first.seen

@@ -84,7 +84,7 @@ def test_ranks_of_the_trainer_evaluate(monkeypatch: pytest.MonkeyPatch, caplog: 
     assert evaluate("validate", loader) == [[ids(batch) for batch in loader]]
     assert len(list(loader)) == 2
     (told,) = [record.getMessage() for record in caplog.records if record.name == "resumable"]
-    assert told.startswith("rank 1 of 2 by the environment alone")
+    assert told.startswith("rank 1 of 2 from environment variables alone")
 
 
 def test_several_loaders_of_which_some_are_not_wrapped() -> None:

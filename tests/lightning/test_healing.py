@@ -58,4 +58,4 @@ def test_a_training_whose_workers_are_killed(
     baseline, harmed = run(), run(kills)
     check_rest(baseline, harmed, trained=0, begins="epoch start")
     assert kills.killed >= 12
-    assert sum("started again" in record.getMessage() for record in caplog.records) > 3
+    assert sum("restarted" in record.getMessage() for record in caplog.records) > 3

@@ -369,7 +369,7 @@ def test_another_thread_is_refused_while_a_batch_is_read() -> None:
     intruder.start()
     assert list(loader) == [0, 1, 2, 3]
     intruder.join(60)
-    told = "closed while another thread.*\n  reading:   the thread 'MainThread'\n  closed by: the thread 'the other'"
+    told = "closed while a different thread.*\n  reading:   thread 'MainThread'\n  closed by: thread 'the other'"
     with pytest.raises(UnsupportedError, match=told):
         raise refused[0]
 
@@ -387,7 +387,7 @@ def test_what_reads_a_batch_cannot_close_meanwhile() -> None:
 
     loader = resumable.wrap(range(3), transform=read)
     assert list(loader) == [0, 1, 2]
-    assert "inside of its own next()" in str(refused[0])
+    assert "inside its own next()" in str(refused[0])
 
 
 def test_what_goes_wrong_at_the_end_of_a_with_block_is_a_note() -> None:
@@ -398,6 +398,6 @@ def test_what_goes_wrong_at_the_end_of_a_with_block_is_a_note() -> None:
     with pytest.raises(KeyError) as caught, resumable.wrap(Stubborn()) as loader:
         next(iter(loader))
         raise KeyError("mine")
-    assert caught.value.__notes__ == ["resumable: closing the loader failed, too: OSError: it does not close"]
+    assert caught.value.__notes__ == ["resumable: closing the loader also failed: OSError: it does not close"]
     with pytest.raises(OSError, match="does not close"), resumable.wrap(Stubborn()):
         pass

@@ -72,7 +72,7 @@ def test_a_copy_of_an_epoch_is_a_plain_integer() -> None:
 def test_an_epoch_fails_at_the_save_and_says_what_to_store(save: Callable[[Any], Any], tmp_path: Path) -> None:
     epoch = next(make().epochs(1))
     for value in (epoch, [epoch], {"epoch": epoch}):
-        with pytest.raises(UnsupportedError, match=r"weights_only=True. Store its number: epoch\.number"):
+        with pytest.raises(UnsupportedError, match=r"weights_only=True. Save the number instead: epoch\.number"):
             save(value)
     torch.save({"epoch": epoch.number}, tmp_path / "ck.pt")
     assert torch.load(tmp_path / "ck.pt", weights_only=True) == {"epoch": 0}
@@ -426,7 +426,7 @@ class ToldTheEpoch(Numbers):
 @pytest.mark.parametrize(
     ("source", "why"),
     [
-        (iter(range(4)), "can be read once"),
+        (iter(range(4)), "can be read only once"),
         (Remembers(range(4)), "has a state"),
         (DataLoader(ToldTheEpoch()), r"has set_epoch\(\)"),
     ],
@@ -468,11 +468,11 @@ def over_steps(loader: resumable.Loader, total: int) -> None:
 @pytest.mark.parametrize("loop", [over_range, through_a_function, over_steps])
 def test_plain_loop_after_a_resume_is_told(loop: Callable[..., None]) -> None:
     """A plain loop after a resume in a later epoch is told once."""
-    with pytest.warns(LoopWarning, match=r"is in epoch 2, .*\n.*range\(loader\.epoch, total\)") as told:
+    with pytest.warns(LoopWarning, match=r"starts in epoch 2, .*\n.*range\(loader\.epoch, total\)") as told:
         loop(make(state_at(2)), 4)
     assert len(told) == 1
     assert told[0].filename == __file__
-    with pytest.warns(LoopWarning, match="is in epoch 1"):
+    with pytest.warns(LoopWarning, match="starts in epoch 1"):
         loop(make(state_at(0, step=3)), 4)  # after the last batch of epoch 0
     loop(make(), 2)
     loop(make(state_at(0)), 2)
@@ -530,7 +530,7 @@ logging.getLogger("resumable").addHandler(handler)
 def after(*loaders):
     for loader in loaders:
         list(loader)
-    return sum("order and augmentation as the Loader before" in one for one in told)
+    return sum("its order and augmentation are the same" in one for one in told)
 
 right = [make(size=9), make(name="a"), make(seed=2), make(shuffle=False), make(evaluation=True), make()]
 right += [make(batch_size=4, world=resumable.World(rank, 2)) for rank in range(2)]

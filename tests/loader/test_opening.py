@@ -75,7 +75,7 @@ def data(**options: Any) -> DataLoader[Any]:
     return DataLoader(TWELVE, batch_size=2, **options)
 
 
-OWN, SOME = "by the source's own state", "2 elements replayed after the source's own state"
+OWN, SOME = "from the source's own state", "2 elements replayed after the source's own state"
 SOURCES: dict[str, tuple[str, str, Any, dict[str, Any]]] = {  # how it resumes after three steps, and how it is made
     "map": ("torch-map TensorDataset", "by index", lambda: data(shuffle=True), {}),
     "list": ("sequence", "by index", lambda: list(range(12)), {"batch_size": 2, "shuffle": True}),
@@ -155,7 +155,7 @@ def test_one_line_says_where_a_stream_opens_and_how_it_got_there(source: str, ca
     assert list(trained(make())) == expected
     (line,) = lines(caplog)
     assert line.startswith(f"{name}: epoch 0, step 0")
-    assert line.endswith("; from the beginning; rank 0 of 1 (no process group, no launcher); seed 7")
+    assert line.endswith("; from the start; rank 0 of 1 (no process group, no launcher); seed 7")
     for done, state in enumerate(states, start=1):
         loader = make()
         loader.load_state_dict(state)
@@ -188,7 +188,7 @@ def test_every_move_is_said_once_and_no_epoch_of_a_loop(caplog: pytest.LogCaptur
     for _ in range(3):
         list(evaluation)
     (line,) = lines(caplog)
-    assert "step 0 of 12 (0 %); from the beginning of each loop; rank 0" in line
+    assert "step 0 of 12 (0 %); from the start of each loop; rank 0" in line
 
 
 @pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
@@ -253,7 +253,7 @@ def test_where_nobody_listens_nothing_is_put_together(caplog: pytest.LogCaptureF
         asked[level] = backend.asked - before
     assert asked == {logging.WARNING: 0, logging.INFO: 1}
     (line,) = lines(caplog)
-    assert line.startswith("counts: epoch 0, step 0; from the beginning")
+    assert line.startswith("counts: epoch 0, step 0; from the start")
 
 
 # ---------------------------------------------------------------------- which rank, and who said so
@@ -274,7 +274,9 @@ def test_the_variables_that_said_it_are_named(
         loader = resumable.wrap(list(range(16)), batch_size=2)
         assert list(loader) == [[4, 5], [12, 13]]
     (told,) = warned(caplog)
-    assert told.startswith(f"rank 2 of 4 by the environment alone ({', '.join(names)}): this loader reads 1/4 of each")
+    assert told.startswith(
+        f"rank 2 of 4 from environment variables alone ({', '.join(names)}): this loader reads 1/4 of each"
+    )
     assert "world=World(0, 1) to read everything, or world=World.detect()" in told
     assert f"rank 2 of 4 (the environment: {', '.join(names)}); seed 0" in lines(caplog)[0]
 
@@ -289,7 +291,7 @@ def test_a_world_that_was_given_is_not_doubted(
     list(resumable.wrap(data(sampler=sampler)))
     assert not warned(caplog)
     ranks = [line.split("; ")[2] for line in lines(caplog)]
-    given = "(as given by world= or the sampler)"
+    given = "(set by world= or the sampler)"
     assert ranks == [f"rank 0 of 1 {given}", f"rank 2 of 4 {given}", f"rank 1 of 3 {given}"]
 
 
@@ -305,7 +307,7 @@ def test_what_is_not_divided_here_is_not_warned_of(
     assert not warned(caplog)
     ranks = [line.split("; ")[2] for line in lines(caplog)]
     alone = "(the environment: RANK, WORLD_SIZE)"
-    own = f"rank 1 of 4 {alone}, with a stream of its own"
+    own = f"rank 1 of 4 {alone}, with its own stream"
     assert ranks == [f"rank 0 of 1 {alone}", own, own]
 
 
@@ -326,7 +328,7 @@ def test_sampler_found_its_rank(
     assert not warned(caplog)
     assert read() == read() == [2, 3, 6, 7, 10, 11]
     (told,) = warned(caplog)
-    assert told.startswith("rank 1 of 2 by the environment alone (RANK, WORLD_SIZE): this ")
+    assert told.startswith("rank 1 of 2 from environment variables alone (RANK, WORLD_SIZE): this ")
     assert ("world=World(0, 1)" if wrapped else "num_replicas=1 and rank=0") in told
 
 
@@ -352,7 +354,7 @@ def test_an_evaluation_that_is_divided_says_so(
         "a loader with evaluation=True is divided among the ranks: rank 0 of 4 (the environment: RANK, WORLD_SIZE) "
         "reads 1/4"
     )
-    assert "world=World(0, 1) for a rank that evaluates everything, or world=World.detect() where all ranks do" in told
+    assert "world=World(0, 1) if one rank evaluates everything, or world=World.detect() if all ranks evaluate" in told
 
 
 def test_an_evaluation_by_a_sampler_that_divides_is_meant(caplog: pytest.LogCaptureFixture) -> None:
@@ -371,7 +373,7 @@ def test_script_without_logging() -> None:
     environment = {**os.environ, "RANK": "1", "WORLD_SIZE": "2"}
     done = subprocess.run([sys.executable, "-c", script], env=environment, capture_output=True, text=True, check=True)
     assert done.stdout == "[[2], [4]]\n"
-    assert done.stderr.startswith("rank 1 of 2 by the environment alone (RANK, WORLD_SIZE)")
+    assert done.stderr.startswith("rank 1 of 2 from environment variables alone (RANK, WORLD_SIZE)")
     assert len(done.stderr.splitlines()) == 2
 
 
@@ -408,11 +410,11 @@ def test_ranks_of_torchrun(group: bool, tmp_path: Path) -> None:
     assert (tmp_path / "read-0").read_text() == str([0, 2, 4, 6] * 3)
     assert (tmp_path / "read-1").read_text() == str([1, 3, 5, 7])
     by = "torch.distributed" if group else "the environment: RANK, WORLD_SIZE"
-    alone = [] if group else ["environment alone"]
+    alone = [] if group else ["environment variables alone"]
     for rank, warnings in enumerate([[*alone, "evaluation"], alone]):
         said = (tmp_path / f"log-{rank}").read_text(encoding="utf-8").splitlines()
         told = [line for line in said if line.startswith("WARNING")]
         assert len(told) == len(warnings), said
         assert all(expected in line for line, expected in zip(told, warnings, strict=True)), told
-        place = "INFO sequence: epoch 0, step 0 of 4 (0 %); from the beginning"
+        place = "INFO sequence: epoch 0, step 0 of 4 (0 %); from the start"
         assert f"{place}; rank {rank} of 2 ({by}); seed 3" in said

@@ -58,7 +58,7 @@ def test_two_threads_at_once_are_refused_and_nothing_is_lost(how: str) -> None:
     assert next(iterator) == 2
     intruder.join(30)
     assert isinstance(refused[0], UnsupportedError)
-    assert "reading:   the thread 'MainThread'\n  asked for: the thread 'the other'" in str(refused[0])
+    assert "reading:      thread 'MainThread'\n  requested by: thread 'the other'" in str(refused[0])
     assert refused[1] == 2
     assert list(iterator) == [3, 4]
 
@@ -112,8 +112,8 @@ def test_a_fork_may_not_read_on() -> None:
     iterator = iter(loader)
     assert next(iterator) == 0
     told = in_a_fork(lambda: next(iterator))
-    assert told.startswith("UnsupportedError: a batch was asked for in another process")
-    assert f"opened in the process: {os.getpid()}\n" in told
+    assert told.startswith("UnsupportedError: a batch was requested in a different process")
+    assert f"opened in process:    {os.getpid()}\n" in told
     state = loader.state_dict()
     assert "'step': 1" in in_a_fork(lambda: loader.state_dict()["cursor"])
 

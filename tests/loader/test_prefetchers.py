@@ -232,7 +232,7 @@ def test_prefetcher_asks_for_an_epoch_too_early(prefetcher: str) -> None:
     """
     run = Training("list", 1)
     batches = (batch for epoch in run.loader.epochs(EPOCHS) for batch in epoch)
-    with pytest.raises(ConfigurationError, match="batches that were delivered and not acknowledged"):
+    with pytest.raises(ConfigurationError, match="delivered batches that were not acknowledged"):
         for batch in PREFETCHERS[prefetcher](batches):
             run.on(batch)
     assert run.trained == whole_run("list")[: len(run.trained)]

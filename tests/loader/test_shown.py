@@ -39,7 +39,9 @@ def test_a_stream_hides_its_dataset() -> None:
     loader = resumable.wrap(DataLoader(Stream(), batch_size=2))
     assert (loader.batch_size, loader.num_workers) == (2, 0)
     assert not hasattr(loader, "dataset")
-    with pytest.raises(AttributeError, match="no attribute 'dataset'.\nWhat would read a stream's dataset on its own"):
+    with pytest.raises(
+        AttributeError, match="no attribute 'dataset'.\nIterating the dataset of a stream would restart it"
+    ):
         len(loader.dataset)
 
 
@@ -55,10 +57,10 @@ def test_a_sequence() -> None:
 @pytest.mark.parametrize(
     ("name", "advice"),
     [
-        ("sampler", r"set_epoch\(\) can go"),
+        ("sampler", r"remove your set_epoch\(\) call"),
         ("batch_sampler", r"wrap\(\.\.\., sampler="),
         ("drop_last", r"wrap\(\.\.\., tail="),
-        ("pin_memory", "The DataLoader that was wrapped has one.* Keep a reference"),
+        ("pin_memory", "The wrapped DataLoader has one.* Keep a reference"),
         ("no_such_thing", "no attribute 'no_such_thing'$"),
     ],
 )
@@ -68,11 +70,12 @@ def test_what_is_not_shown_has_advice(name: str, advice: str) -> None:
 
 
 @pytest.mark.parametrize(
-    ("name", "advice"), [("batch_size", "wrap that"), ("pin_memory", "wrap that"), ("epoch", "seek"), ("sampler", "")]
+    ("name", "advice"),
+    [("batch_size", "wrap it again"), ("pin_memory", "wrap it again"), ("epoch", "seek"), ("sampler", "")],
 )
 def test_what_would_change_nothing_cannot_be_set(name: str, advice: str) -> None:
     loader = resumable.wrap(DataLoader(DATASET, batch_size=4))
-    with pytest.raises(AttributeError, match=f"{name} of a Loader cannot be set; it was set to 8.\n.*{advice}"):
+    with pytest.raises(AttributeError, match=f"cannot set {name} of a Loader to 8.\n.*{advice}"):
         setattr(loader, name, 8)
     loader.note = "of the user's own"  # type: ignore[attr-defined]  # type checkers refuse it
     assert vars(loader)["note"] == "of the user's own"
@@ -107,5 +110,5 @@ def test_no_framework_takes_a_loader_for_a_dataloader() -> None:
     combined = CombinedLoader(loader)
     _resolve_overfit_batches(combined, RunningStage.TRAINING)
     assert combined.flattened == [loader]
-    with pytest.raises(AttributeError, match="The order belongs to the loader"):
+    with pytest.raises(AttributeError, match="The loader sets the order"):
         isinstance(loader.sampler, torch.utils.data.BatchSampler)  # type: ignore[attr-defined]  # as Accelerate does

@@ -128,7 +128,7 @@ def test_they_count_what_is_acknowledged() -> None:
 
 @pytest.mark.parametrize("name", ["global_step", "samples_seen"])
 def test_they_are_read_only(name: str) -> None:
-    with pytest.raises(AttributeError, match=r"(?s)cannot be set.*Only load_state_dict\(\) sets it"):
+    with pytest.raises(AttributeError, match=r"(?s)cannot set .*Only load_state_dict\(\) sets it"):
         setattr(make(), name, 3)
 
 
@@ -295,7 +295,7 @@ class Sometimes:
 def test_a_source_without_batches_does_not_loop_for_ever(ack: Any) -> None:
     empty = resumable.wrap(Sometimes(0), ack=ack)
     for batches in (empty.steps(5), empty.steps(5)):
-        with pytest.raises(DataError, match=r"epochs \d and \d yielded no batch at all.*\n.*tail="):
+        with pytest.raises(DataError, match=r"epochs \d and \d yielded no batch, .*\n.*tail="):
             next(batches)
     short = resumable.wrap(Sometimes(3), batch_size=4, tail="drop", ack=ack)
     with pytest.raises(DataError, match=r"epochs 0 and 1 yielded no batch"):
@@ -322,7 +322,7 @@ def test_one_pass_is_one_epoch() -> None:
 
 def test_a_loop_around_steps_is_told() -> None:
     loader = make()
-    with pytest.warns(LoopWarning, match=r"steps\(4\) has no batch left, because 4 were delivered in") as told:
+    with pytest.warns(LoopWarning, match=r"steps\(4\) has no batch left, because this process has delivered 4") as told:
         trained = [epoch for epoch in range(2) for _ in loader.steps(4)]
     assert trained == [0] * 4
     assert told[0].filename == __file__

@@ -124,7 +124,7 @@ def test_variables_of_another_launcher(
         monkeypatch.setenv(name, value)
     with pytest.raises(ConfigurationError, match=r"RANK='3', WORLD_SIZE='2'\.\n") as caught:
         World.detect()
-    assert "also has SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4': they count once the others are unset" in str(
+    assert "also has SLURM_PROCID='3', SLURM_STEP_NUM_TASKS='4': they are used once the others are unset" in str(
         caught.value
     )
     monkeypatch.delenv("WORLD_SIZE")
@@ -137,7 +137,7 @@ def test_a_rank_without_its_size_is_refused(monkeypatch: pytest.MonkeyPatch, lau
     name, missing = PAIRS[launcher]
     monkeypatch.setenv(name, rank)
     with pytest.raises(
-        ConfigurationError, match=f"rank {rank}: {name}='{rank}', and {missing}, which would say"
+        ConfigurationError, match=f"rank {rank}: {name}='{rank}', but {missing}, which says how many"
     ) as caught:
         World.detect()
     for word in ("Each rank would read all the data", launcher, f"unset {name}", "world=World(rank, size)"):
@@ -156,7 +156,7 @@ def test_a_size_without_its_rank_is_told(
     for _ in range(2):
         assert next(iter(resumable.wrap(range(8), batch_size=2))) == [0, 1]
     (told,) = [record.getMessage() for record in caplog.records if "several ranks" in record.getMessage()]
-    assert f"({PAIRS[launcher][1]}=4), and no variable says which one this is: it reads all the data" in told
+    assert f"({PAIRS[launcher][1]}=4), but no variable says which one this is: it reads all the data" in told
 
 
 def test_given_world_counts_before_variables(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -175,7 +175,7 @@ def test_given_world_counts_before_variables(monkeypatch: pytest.MonkeyPatch) ->
 def test_a_rank_outside_of_the_world_is_refused(rank: int, size: int) -> None:
     with pytest.raises(ConfigurationError, match=f"rank={rank!r} and size={size!r}") as caught:
         World(rank, size)
-    assert "Each of them needs another rank" in str(caught.value)
+    assert "Each process needs a different rank" in str(caught.value)
     assert "World(rank=0, size=1)" not in str(caught.value)
 
 

@@ -24,7 +24,7 @@ ROOMS = [{"digests", "processes"}, {"recorder"}, {"plan"}, {"launch"}, {"verify"
 # What users may import. All else has an underscore somewhere in its path, or is inside of one of the packages below.
 PUBLIC = {
     *("loader", "protocols", "errors", "failpoints", "flight", "rng", "cli"),
-    *("samplers", "sources", "backends", "integrations", "distributed", "checkpoint", "chaos", "testing"),
+    *("samplers", "sources", "backends", "integrations", "distributed", "checkpoint", "chaos", "testing", "torch"),
 }
 PRIVATE = re.compile(
     r"\bresumable(?:\.\w+)*\._(?!_)\w+"

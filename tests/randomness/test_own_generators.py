@@ -499,7 +499,7 @@ def test_over_a_stream_it_is_told(which: str) -> None:
 
     calls: Any = {which: Attribute(random.Random())}
     loader = resumable.wrap(elements, batch_size=BATCH, **calls)
-    with pytest.warns(PromiseWarning, match=rf"draws from a random generator of its own, {which}\.generator") as told:
+    with pytest.warns(PromiseWarning, match=rf"uses its own random generator, {which}\.generator") as told:
         assert list(loader)
     assert len(told) == 1
     assert list(resumable.wrap(elements, batch_size=BATCH, transform=abs))

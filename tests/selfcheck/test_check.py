@@ -123,7 +123,7 @@ def test_a_guard_of_the_loader_is_told_as_the_cause() -> None:
         return resumable.wrap(programs.Stream(forgets=True), batch_size=4)
 
     causes = [trial.cause for trial in broken(checked(make)).values()]
-    assert any("StateMismatchError" in cause and "brought back by its own state" in cause for cause in causes)
+    assert any("StateMismatchError" in cause and "restored from its own state" in cause for cause in causes)
 
 
 @pytest.mark.slow
@@ -250,7 +250,7 @@ def test_a_report_is_json() -> None:
         (programs.fails, ConfigurationError, "raised KeyError(?s:.*)programs.py(?s:.*)no such folder"),
         (programs.needs, ConfigurationError, "needs the arguments folder, but a check passes none"),
         (programs.nothing, UnsupportedError, "returned None"),
-        (programs.text, UnsupportedError, "cannot wrap an object of the type builtins.str"),
+        (programs.text, UnsupportedError, "cannot wrap an object of type builtins.str"),
         (programs.number, ConfigurationError, "is a int, not a function"),
         (programs.the_same, ConfigurationError, "returned the same loader twice"),
     ],

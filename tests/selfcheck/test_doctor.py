@@ -40,7 +40,7 @@ def test_no_framework_is_imported() -> None:
     ("variables", "text"),
     [
         ({"RANK": "0"}, "RANK is set but WORLD_SIZE is not"),
-        ({"RANK": "3"}, "RANK='3', and WORLD_SIZE, which would say of how many, is not set"),
+        ({"RANK": "3"}, "RANK='3', but WORLD_SIZE, which says how many there are, is not set"),
         ({"RANK": "x", "WORLD_SIZE": "2"}, "Both must be integers"),
         ({"OMPI_COMM_WORLD_SIZE": "4"}, "mpirun started 4 processes"),
     ],

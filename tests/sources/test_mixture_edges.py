@@ -46,7 +46,7 @@ def test_other_data_of_the_smallest_source_are_refused(small: Any, other: Any, i
     state = made(small, in_torch=in_torch).state_dict()
     made(small, in_torch=in_torch).load_state_dict(state)
     made(other, in_torch=in_torch).load_state_dict({**state, "fingerprint": None, "digest": None})
-    with pytest.raises(StateMismatchError, match="the data have another sample"):
+    with pytest.raises(StateMismatchError, match="the dataset has changed since the checkpoint: sample"):
         made(other, in_torch=in_torch).load_state_dict(state)
 
 
@@ -92,7 +92,7 @@ def test_what_hides_a_mixture_is_refused(kind: str) -> None:
         lambda: resumable.mix({"c": source}),
     ]
     for call in calls:
-        with pytest.raises(UnsupportedError, match=r"around a Mix, which carries its own order(.|\n)*mix those"):
+        with pytest.raises(UnsupportedError, match=r"around a Mix, which has its own order(.|\n)*mix those"):
             call()
 
 

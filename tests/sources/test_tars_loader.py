@@ -182,7 +182,7 @@ def test_samples_of_other_shards_are_not_named(tmp_path: Path) -> None:
     path.write_text(json.dumps(alone(shuffle=True).state_dict()))
     paths = write_images(tmp_path, COUNTS, first=1)
     for wrong in (resumable.Tars(paths), resumable.Tars(paths[:1])):
-        with pytest.raises(StateMismatchError, match="the data have another"):
+        with pytest.raises(StateMismatchError, match="the dataset has changed"):
             resumable.samples(path, epoch=0, step=0, source=wrong)
     with pytest.raises(ConfigurationError, match="source must have a method locate"):
         resumable.samples(path, epoch=0, step=0, source=[1])

@@ -217,5 +217,5 @@ class Napping:
 
 @pytest.mark.parametrize("epoch", [-1, "x", True, 0.5])
 def test_the_epoch_has_to_be_one(epoch: Any) -> None:
-    with pytest.raises(ConfigurationError, match=r"asked for epoch .*, which is none.*\nGive the number"):
+    with pytest.raises(ConfigurationError, match=r"called with epoch=.*, which is not an epoch.*\nPass the number"):
         resumable.wrap([1, 2]).stats(epoch)
