@@ -114,6 +114,7 @@ if __name__ == "__main__":
     if sys.argv[1:] == ["--record"]:
         record()
     else:
-        for one in map(Path, sys.argv[1:]) if sys.argv[1:] else files():
-            for hit in hits(one.resolve()):
+        wanted = tuple(str(Path(one).resolve()) for one in sys.argv[1:])
+        for one in files():
+            for hit in hits(one) if str(one).startswith(wanted or "/") else []:
                 sys.stdout.write(f"{hit}\n")
