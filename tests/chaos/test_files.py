@@ -332,7 +332,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
     ("bug", "words"),
     [
         ("", ""),
-        ("average", r"'average' in checkpoint\.json differs: float64\[3\]: \w+, and float64\[3\]: \w+ in the baseline"),
+        ("average", r"'average' in checkpoint\.json differs: float64\[3\]: \w+, but float64\[3\]: \w+ in the baseline"),
         ("export", r"'weights' in export\.npz differs: float64\[3\]"),
         ("metrics", r"'total' in logs/version_N/metrics\.csv differs: \d\.\d+, but \d\.\d+ in the baseline run$"),
         ("missing", r"DONE is missing$"),
@@ -359,7 +359,7 @@ def test_left_out_files_in_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert "'total' in logs/version_N/metrics.csv differs" in capsys.readouterr().out
     assert main([*words[:4], "--ignore", "logs", "--ignore", "*.tmp", *words[4:]]) == 0
     printed = capsys.readouterr().out
-    assert "Note: left out by --ignore logs --ignore *.tmp: logs/version_N/metrics.csv\n" in printed
+    assert "Note: left out with --ignore logs --ignore *.tmp: logs/version_N/metrics.csv\n" in printed
     assert "Compared: order and batches of 1 loader; 4 files at the end.\n" in printed
     values = json.loads(Path("runs/chaos/report.json").read_text())
     assert (values["status"], values["compared"][-1], values["not_compared"]) == (0, "4 files at the end", [])
