@@ -442,7 +442,7 @@ def _values(variables: Sequence[Any]) -> list[Any]:
         if isinstance(variable.value, torch.Tensor):
             values.append(variable.value.detach().cpu().clone())
             continue
-        array = np.array(_keras().ops.convert_to_numpy(variable.value))
+        array = np.array(variable.value.numpy())
         is_bfloat16 = array.dtype.name == "bfloat16"  # PyTorch does not know NumPy's
         values.append(
             torch.from_numpy(array.view(np.int16)).view(torch.bfloat16) if is_bfloat16 else torch.from_numpy(array)
