@@ -1,7 +1,4 @@
-"""Keras's model.fit fails in an epoch, and goes on as if it had not: python examples/keras_fit.py.
-
-With PyTorch: KERAS_BACKEND=torch python examples/keras_fit.py.
-"""
+"""Keras's model.fit fails in an epoch, and continues as if it had not: python examples/keras_fit.py."""
 
 from __future__ import annotations
 
