@@ -173,10 +173,9 @@ class KerasData(_Adapter):  # type: ignore[misc]  # its base is found at import
 
     def start(self, per_epoch: int | None) -> None:
         """Start `fit`, with a number of batches per epoch of Keras, or with the epochs of the Loader."""
-        self.stop()
-        self.loader.progress.rewind()  # an earlier fit() may have failed in a step
+        self.loader.progress.rewind()  # back to what is in the weights, if an earlier fit() failed
         delivery: _Driven = _Driven(self.loader)
-        self._per_epoch = per_epoch
+        self._per_epoch, self._limit = per_epoch, math.inf
         if per_epoch is None:
             self._source = self.loader.epochs_of(delivery, math.inf)
         else:
@@ -326,6 +325,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
 
     def on_train_begin(self, logs: Any = None) -> None:  # noqa: ARG002  # Keras passes it
         """Load the newest checkpoint, if there is one."""
+        self._data.stop()  # an earlier fit() may have failed
         saved = None if self._store is None else self._store.latest()
         self._due, self._resumed = False, None
         if saved is not None:
