@@ -23,7 +23,7 @@ IMAGES, LABELS = load_digits(return_X_y=True)
 DIGITS = TensorDataset(torch.from_numpy(IMAGES.astype("float32") / 16), torch.from_numpy(LABELS))
 
 
-class Fail(keras.callbacks.Callback):
+class Fail(keras.callbacks.Callback):  # type: ignore[misc]  # Keras is untyped
     """Fails after a number of batches."""
 
     def __init__(self, at: int) -> None:
