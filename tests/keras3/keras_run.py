@@ -135,7 +135,8 @@ class Recorder(keras.callbacks.Callback):  # type: ignore[misc]  # untyped
             self.model.stop_training = True
 
     def on_epoch_end(self, epoch: int, logs: Any = None) -> None:
-        if self.run.stop_at is not None and self.done >= self.run.stop_at:
+        stopped = self.run.stop_at is not None and self.done == self.run.stop_at
+        if stopped and self.done % (self.run.steps_per_epoch or SAMPLES // BATCH):
             return  # in the middle of the epoch, which the next run continues
         self.log.write("end of epoch", epoch, {name: float(value) for name, value in logs.items()})
         self.model.optimizer.learning_rate.assign(0.01 / (epoch + 2))

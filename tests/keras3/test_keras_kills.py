@@ -112,6 +112,14 @@ def test_stopped_in_an_epoch_and_continued(bench: Bench, steps: int | None) -> N
     check(folder, whole, [0, 4, 6])
 
 
+@pytest.mark.parametrize("steps", [None, 7])
+def test_stopped_at_the_last_batch_of_an_epoch_and_continued(bench: Bench, steps: int | None) -> None:
+    whole, folder = bench.whole(save_freq="epoch", steps_per_epoch=steps), bench.new()
+    assert bench.run(folder, save_freq="epoch", steps_per_epoch=steps, stop_at=steps or OWN) == [0], said(folder)
+    assert bench.run(folder, save_freq="epoch", steps_per_epoch=steps, seed=1) == [0], said(folder)
+    check(folder, whole, [0, steps or OWN])
+
+
 def test_a_finished_training_does_nothing_more(bench: Bench) -> None:
     folder = bench.new()
     assert bench.run(folder, save_freq=4) == [0], said(folder)
