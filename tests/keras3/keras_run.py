@@ -1,6 +1,6 @@
-"""A training by `model.fit` of Keras; killed where it is told to, or run to its end.
+"""A training run with Keras' `model.fit`, killed at a chosen point or run to its end.
 
-Run as a script it is a server, as `run_server.py` says. The environment names the backend of Keras.
+Run as a script it is a server, as `run_server.py` says. An environment variable sets the Keras backend.
 """
 
 from __future__ import annotations
@@ -34,7 +34,7 @@ SAMPLES, BATCH, EPOCHS = 27, 3, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is run.
+    """Settings of a run.
 
     Args:
         folder: of the checkpoints, and of what the run writes down.
@@ -100,7 +100,7 @@ LOADERS: dict[str, Callable[[], resumable.Loader[Any]]] = {"indexed": indexed, "
 
 
 class Noise(keras.layers.Layer):  # type: ignore[misc]  # untyped
-    """A layer that draws without a seed."""
+    """A layer whose random numbers have no seed."""
 
     def call(self, inputs: Any, *, training: bool = False) -> Any:
         return inputs + keras.random.normal((4,)) if training else inputs

@@ -47,14 +47,14 @@ def check(folder: Path, whole: Path, starts: list[int]) -> None:
 
 
 def killed(bench: Bench, start: int, *, save_freq: int | str = 1, kill: dict[str, Any], **options: Any) -> None:
-    """Kill a training, and let another process come to its end.
+    """Kill a training run, and finish it in a second process.
 
     Args:
         bench: runs them.
-        start: executed training steps of the first process that its last checkpoint has.
-        save_freq: of both.
-        kill: where the first one dies.
-        options: of all runs, those of the baseline included.
+        start: training steps in the last checkpoint of the first process.
+        save_freq: for both processes.
+        kill: the point at which the first process dies.
+        options: for all runs, including the baseline.
     """
     whole, folder = bench.whole(save_freq="epoch", **options), bench.new()
     assert bench.run(folder, save_freq=save_freq, **kill, **options) == [KILLED], said(folder)

@@ -112,7 +112,7 @@ def test_a_strategy_is_rejected() -> None:
         model.fit(data, callbacks=[ResumableCallback(data)], verbose=0)
 
 
-def test_a_training_that_reads_ahead_is_rejected() -> None:
+def test_reading_ahead_is_rejected() -> None:
     data = prepare(make())
 
     def read() -> None:
