@@ -67,7 +67,7 @@ def saved(step: int, epoch: int) -> int:
     return step - 1 if step % epoch == 0 else step
 
 
-EVERY = [step if step in {4, OWN} else pytest.param(step, marks=pytest.mark.long) for step in range(1, 27)]
+EVERY = [step if step == OWN else pytest.param(step, marks=pytest.mark.long) for step in range(1, 27)]
 
 
 @pytest.mark.parametrize("step", EVERY)
@@ -76,7 +76,7 @@ def test_killed_after_each_batch(bench: Bench, loader: str, step: int) -> None:
     killed(bench, saved(step, OWN), kill={"die_at": step}, loader=loader)
 
 
-SHORT = [step if step in {3, 7, 11} else pytest.param(step, marks=pytest.mark.long) for step in range(1, 21)]
+SHORT = [step if step == 7 else pytest.param(step, marks=pytest.mark.long) for step in range(1, 21)]
 
 
 @pytest.mark.parametrize("step", SHORT)
@@ -86,14 +86,14 @@ def test_killed_after_each_batch_of_epochs_by_steps(bench: Bench, step: int) -> 
 
 
 @pytest.mark.parametrize("epoch", range(EPOCHS - 1))
-@pytest.mark.parametrize("steps", [None, 7, OWN])
+@pytest.mark.parametrize("steps", [None, *(pytest.param(steps, marks=pytest.mark.long) for steps in (7, OWN))])
 def test_killed_at_the_end_of_an_epoch(bench: Bench, steps: int | None, epoch: int) -> None:
     for loader in ("indexed", "stream"):
         kill = {"die_after_epoch": epoch}
         killed(bench, (steps or OWN) * (epoch + 1), save_freq="epoch", kill=kill, loader=loader, steps_per_epoch=steps)
 
 
-@pytest.mark.parametrize("steps", [None, 7])
+@pytest.mark.parametrize("steps", [None, pytest.param(7, marks=pytest.mark.long)])
 def test_killed_between_the_last_batch_and_the_save(bench: Bench, steps: int | None) -> None:
     """After the validation and the other callbacks; so the epoch's last batches are trained again, and its end too."""
     kill = {"die_after_epoch": 1, "die_before_save": True}
@@ -102,7 +102,7 @@ def test_killed_between_the_last_batch_and_the_save(bench: Bench, steps: int | N
     killed(bench, length, save_freq="epoch", kill=kill, steps_per_epoch=steps)
 
 
-@pytest.mark.parametrize("steps", [None, 7])
+@pytest.mark.parametrize("steps", [None, pytest.param(7, marks=pytest.mark.long)])
 def test_stopped_in_an_epoch_and_continued(bench: Bench, steps: int | None) -> None:
     """A callback sets `stop_training`, as on a signal before a preemption."""
     whole, folder = bench.whole(save_freq="epoch", steps_per_epoch=steps), bench.new()
@@ -112,7 +112,7 @@ def test_stopped_in_an_epoch_and_continued(bench: Bench, steps: int | None) -> N
     check(folder, whole, [0, 4, 6])
 
 
-@pytest.mark.parametrize("steps", [None, 7])
+@pytest.mark.parametrize("steps", [None, pytest.param(7, marks=pytest.mark.long)])
 def test_stopped_at_the_last_batch_of_an_epoch_and_continued(bench: Bench, steps: int | None) -> None:
     whole, folder = bench.whole(save_freq="epoch", steps_per_epoch=steps), bench.new()
     assert bench.run(folder, save_freq="epoch", steps_per_epoch=steps, stop_at=steps or OWN) == [0], said(folder)
@@ -137,13 +137,13 @@ def tensorflow(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
     found.close()
 
 
-@pytest.mark.parametrize("step", [OWN, 12])
+@pytest.mark.parametrize("step", [OWN, pytest.param(12, marks=pytest.mark.long)])
 def test_killed_with_tfdata(tensorflow: Bench, step: int) -> None:
     killed(tensorflow, saved(step, OWN), kill={"die_at": step}, loader="tfdata")
     killed(tensorflow, saved(step, 7), kill={"die_at": step}, loader="tfdata", steps_per_epoch=7)
 
 
-@pytest.mark.parametrize("steps", [None, 7])
+@pytest.mark.parametrize("steps", [None, pytest.param(7, marks=pytest.mark.long)])
 def test_killed_with_several_steps_per_execution(tensorflow: Bench, steps: int | None) -> None:
     """Each line of the log is an execution of two batches; an epoch of the Loader ends with one of a single batch."""
     per_epoch = -(-(steps or OWN) // 2)
