@@ -32,8 +32,9 @@ _COLUMNS = (
 )
 _CAPTION = (
     "Positions are epoch.step: the epoch, and how many of its batches are in the weights.\n"
-    "Scores are the evaluations at the ends of epochs. Weights are compared bit for bit.\n"
-    "Milliseconds count from loading the state to the first batch; cold: in the baseline run."
+    "Scores are from the evaluation after each epoch. Weights are compared bit for bit.\n"
+    "Milliseconds count from loading the state to the first batch;\n"
+    "cold is the same time in the uninterrupted run."
 )
 
 

@@ -25,7 +25,7 @@ WRONG = re.compile(
     """,
     re.VERBOSE | re.IGNORECASE | re.MULTILINE,
 )
-WITH_EXTRAS = re.compile(rf"{DISTRIBUTION}\[([a-z, -]+)\]")
+WITH_EXTRAS = re.compile(rf"(?:{DISTRIBUTION}|install \"\.)\[([a-z, -]+)\]")
 
 
 def texts() -> list[Path]:

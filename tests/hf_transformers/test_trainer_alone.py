@@ -61,7 +61,7 @@ assert bool(tokens[0]) == (sys.argv[1] == "tune.py")
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "folder"), [("train.py", "checkpoints"), ("tune.py", "tuned")])
+@pytest.mark.parametrize(("name", "folder"), [("train.py", "runs/transformers"), ("tune.py", "tuned")])
 def test_the_code_of_the_page_resumes(name: str, folder: str, tmp_path: Path) -> None:
     page = (ROOT / "docs/frameworks/transformers.md").read_text(encoding="utf-8")
     (code,) = re.findall(rf'```python title="{name}"\n(.*?)```', page, re.DOTALL)
