@@ -1,7 +1,7 @@
 """Keras 3: `model.fit` trains from a Loader, and a checkpoint after any batch resumes bit for bit.
 
 Keras reads ahead of the training from whatever it knows: two batches of a generator to see their shapes, and more in a
-thread for TensorFlow. It has no position of its own inside an epoch. So `prepare` makes a data adapter that hands over
+thread for TensorFlow. It has no position of its own inside an epoch. So `prepare` makes a data adapter that delivers
 one batch when Keras asks for it, in the main thread, and `ResumableCallback` counts it after the training step.
 
 Keras's private names that are used here: `DataAdapter`, of which `fit` takes an instance as it is;
@@ -275,7 +275,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
 
     When `fit` starts, it loads the newest checkpoint, if there is one: variables of model, optimizer and metrics, the
     position of the Loader, and the global random generators. Training continues with the next batch. The first epoch
-    then has only the batches that are left. What other callbacks remember, such as `EarlyStopping`, begins anew.
+    then has only the batches that are left. Other callbacks, such as `EarlyStopping`, start with an empty memory.
 
     Args:
         data: what `prepare` returned, and `fit` gets.
