@@ -19,7 +19,8 @@ from resumable._durable import write_whole
 from resumable._randomness.keyed import derive
 from resumable.errors import ConfigurationError
 from resumable.samplers.permutation import Permutation
-from resumable.sources.tokens import index_of, lengths_of, open_vector
+from resumable.sources._integers import Joined
+from resumable.sources.tokens import index_of, lengths_of, open_vector, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -286,12 +287,24 @@ def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | N
         ConfigurationError: the lengths are not integers of shape `(n,)` or empty, or the index is truncated.
     """
     if documents is None:
-        index = index_of(tokens, files)
-        return None if index is None else lengths_of(index, files)
-    found = open_vector(documents, "the lengths of the documents", files)
+        places = several(tokens, files) or [tokens]
+        indices = [index_of(one, files) for one in places]
+        own = [lengths_of(index, files) for index in indices if index is not None]
+        if own and len(own) < len(places):
+            raise ConfigurationError(
+                f"{places[indices.index(None)]} has no .idx next to it, but other files of the list have one.\n"
+                "Its documents are unknown. Copy its index, or pass documents=."
+            )
+        return _joined(own) if own else None
+    listed = several(documents, files) or [documents]
+    found = _joined([open_vector(one, "the lengths of the documents", files) for one in listed])
     if not found.count:
         raise ConfigurationError(f"{found.name} has no lengths of documents.\nCheck the program that wrote them.")
     return found
+
+
+def _joined(parts: list[TokenSource]) -> TokenSource:
+    return parts[0] if len(parts) == 1 else Joined(parts)
 
 
 class Documents:

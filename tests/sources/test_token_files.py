@@ -98,6 +98,19 @@ def test_documents_of_several_sequences_or_none(borders: list[int], lengths: lis
     assert [sample["document"].tolist() for sample in found] == [sample["document"].tolist() for sample in given]
 
 
+def test_indices_of_several_files_are_joined(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_megatron(tmp_path / name)
+    both = [tmp_path / name / "corpus.bin" for name in ("a", "b")]
+    found = resumable.Packed(both, 50, how="fit")
+    given = resumable.Packed(np.tile(TOKENS, 2), 50, how="fit", documents=LENGTHS * 2)
+    assert [sample["document"].tolist() for sample in found] == [sample["document"].tolist() for sample in given]
+    (tmp_path / "b" / "corpus.idx").unlink()
+    with pytest.raises(ConfigurationError, match=r"b/corpus\.bin has no \.idx next to it, but other files"):
+        resumable.Packed(both, 50)
+
+
 @pytest.mark.parametrize("borders", [[0, 1, 2, 3], [1, 2, 4], [0, 3, 2, 4]])
 def test_an_index_with_sequences_of_no_document_is_refused(borders: list[int], tmp_path: Path) -> None:
     path = write_megatron(tmp_path, borders)
@@ -151,19 +164,11 @@ def test_a_cut_index_is_refused_by_name(size: int, message: str, tmp_path: Path)
             lambda path: resumable.Tokens(written(path, "bin"), 4, dtype=float),
             "integer dtype of at most 63 bits, but it has float64",
         ),
-        (lambda path: resumable.Tokens(llm_c(path), 4), r"header of llm\.c"),
     ],
 )
 def test_what_is_no_file_of_tokens_is_refused(make: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(tmp_path)
-
-
-def llm_c(folder: Path) -> Path:
-    head = np.zeros(256, np.int32)
-    head[:3] = 20240520, 1, len(TOKENS)
-    (folder / "llm.bin").write_bytes(head.tobytes() + TOKENS.tobytes())
-    return folder / "llm.bin"
 
 
 def test_a_file_that_is_written_again_is_refused_by_name(tmp_path: Path) -> None:
