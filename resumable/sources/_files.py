@@ -128,7 +128,8 @@ class Files:
 
         Args:
             parts: the parts to read.
-            stamps: expected stamps of the files. They are checked at the first read in a process.
+            stamps: expected stamps of the files. They are checked at each read, and those of remote files at the first
+                read in a process.
 
         Raises:
             DataError: a file was removed or rewritten, or the storage fails.
@@ -147,7 +148,10 @@ class Files:
             with self._lock:
                 file = self._open.get(part.name) or self._opened(part, stamp)
                 self._open.move_to_end(part.name)
-            return _pread(file.number, part)
+            data = _pread(file.number, part)
+            if len(data) == part.stop - part.start:  # a file that is too short has its own error
+                _compare(part, stamp, _stamp_of(file))  # after the read: also if it is rewritten at the same time
+            return data
         except FileNotFoundError as error:
             raise _gone(part) from error
         except OSError as error:
@@ -155,8 +159,7 @@ class Files:
 
     def _opened(self, part: Part, stamp: Stamp) -> Descriptor:
         file = Descriptor(part.name)
-        found = os.fstat(file.number)
-        _compare(part, stamp, Stamp(found.st_size, str(found.st_mtime_ns)))
+        _compare(part, stamp, _stamp_of(file))
         self._open[part.name] = file
         if len(self._open) > _OPEN:
             self._open.popitem(last=False)  # closed as soon as no thread reads it
@@ -244,6 +247,11 @@ class Descriptor:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
             os.close(self.number)
+
+
+def _stamp_of(file: Descriptor) -> Stamp:
+    found = os.fstat(file.number)
+    return Stamp(found.st_size, str(found.st_mtime_ns))
 
 
 def is_remote(name: str) -> bool:

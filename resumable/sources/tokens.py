@@ -165,8 +165,8 @@ def open_tokens(tokens: Any, dtype: DTypeLike | None, files: Files) -> TokenSour
     Raises:
         ConfigurationError: the format is different, the dtype or the size does not match, or there are no tokens.
     """
-    given = None if dtype is None else np.dtype(dtype)
-    parts = [_open_tokens(one, given, files) for one in several(tokens, files) or [tokens]]
+    wanted = None if dtype is None else np.dtype(dtype)
+    parts = [_open_tokens(one, wanted, files) for one in several(tokens, files) or [tokens]]
     empty = next((part for part in parts if not part.count), None)
     if empty is not None:
         raise ConfigurationError(f"{empty.name} has no tokens.\nCheck the program that wrote it.")
@@ -208,7 +208,7 @@ def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None, files: Files) -> Toke
     return found
 
 
-# ---------------------------------------------------------------------- headers, told by their structure
+# ---------------------------------------------------------------------- headers and other formats
 
 _HEAD = 1024  # bytes: the header of llm.c, the longest one
 _YEARS = range(2023, 2040)
