@@ -148,14 +148,14 @@ class Files:
             with self._lock:
                 file = self._open.get(part.name) or self._opened(part, stamp)
                 self._open.move_to_end(part.name)
-            data = _pread(file.number, part)
-            if len(data) == part.stop - part.start:  # a file that is too short has its own error
-                _compare(part, stamp, _stamp_of(file))  # after the read: also if it is rewritten at the same time
-            return data
+            data, now = _pread(file.number, part), _stamp_of(file)  # in this order: it may be rewritten meanwhile
         except FileNotFoundError as error:
             raise _gone(part) from error
         except OSError as error:
             raise _unread(part, error) from error
+        if len(data) == part.stop - part.start:  # a file that is too short has its own error
+            _compare(part, stamp, now)
+        return data
 
     def _opened(self, part: Part, stamp: Stamp) -> Descriptor:
         file = Descriptor(part.name)
