@@ -83,6 +83,7 @@ class Mixture:
         self._mixed = mixed(sizes, weights, epochs, at_end)
         self.names = tuple(self._mixed.names)
         self._firsts = np.concatenate([[0], np.cumsum(self._mixed.sizes)])
+        self.data_length = sum(self._mixed.sizes)
         self._seed, self._open = check_seed(seed), window is None
         self._given = None if num_samples is None else check_length(num_samples, "num_samples")
         self._own = OwnOrders(dict(zip(self.names, self._mixed.sizes, strict=True)), self._seed, blocks or {})

@@ -23,6 +23,7 @@ from resumable.loader.registry import refuse_hidden_order
 from resumable.loader.startup_checks import warn_of_environment
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
+from resumable.samplers.simple import check_data_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized
@@ -346,6 +347,7 @@ def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None
             f"sampler={sampler!r} was passed together with seed={seed!r} and shuffle={shuffle!r}.\n"
             "Seed and shuffle would be ignored, because the sampler determines the order. Pass the seed to the sampler."
         )
+    check_data_length(sampler, length)
     return sampler
 
 
