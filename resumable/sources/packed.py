@@ -43,7 +43,8 @@ class Packed:
 
     The content of a window is a function of the epoch and the window's number. Only 16 bytes per block of documents are
     kept in memory. Index `e * len(packed) + i` is window `i` of epoch `e`. `wrap` reads the windows of its epoch in the
-    order that its `shuffle` selects. Without `wrap`, and inside a mixture or a `Subset`, all windows are from epoch 0.
+    order that its `shuffle` selects, and so does a mixture of `resumable.mix`. Without either, all windows are from
+    epoch 0. `wrap` rejects other datasets around it, such as a `Subset`, which do not pass the epoch on.
 
     Args:
         tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or a Megatron `.bin` with its `.idx`; a list of
