@@ -6,14 +6,16 @@ import hashlib
 import os
 from bisect import bisect_right
 from contextlib import suppress
+from functools import partial
 from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from resumable.errors import ConfigurationError, DataError
-from resumable.sources._files import Descriptor, Part, base_of, is_remote
+from resumable.sources._files import Descriptor, Part, base_of, is_remote, limit_open
 from resumable.sources._files import Stamp as RemoteStamp
 
 if TYPE_CHECKING:
@@ -66,7 +68,7 @@ class Array:
 
 
 class Mapped:
-    """Integers in a local file. Each process maps it when it first reads.
+    """Integers in a local file. Each process maps it when it reads, and keeps a limited number of files open.
 
     Args:
         path: of the file.
@@ -82,8 +84,7 @@ class Mapped:
         self.path, self.name, self.dtype, self._offset = path.resolve(), str(path), dtype, offset
         self.stamp = Stamp.of(path)
         self.count = check_size(str(path), self.stamp.size, dtype, offset, count)
-        self._values: NDArray[Any] | None = None
-        self._file: Descriptor | None = None
+        self._opened: tuple[Descriptor, NDArray[Any]] | None = None
 
     def read(self, start: int, stop: int) -> IntArray:
         """Return a copy of the values `start..stop-1` as 64-bit integers.
@@ -91,12 +92,17 @@ class Mapped:
         Raises:
             DataError: the file was rewritten since it was opened.
         """
-        if self._values is None or self._file is None:
-            self._file = Descriptor(str(self.path))
-            self._check(self._file)
-            self._values = np.memmap(self.path, self.dtype, "r", self._offset, (self.count,))
-        self._check(self._file)  # reading beyond the end of a truncated file would kill the process with SIGBUS
-        return self._values[start:stop].astype(np.int64)
+        file, values = self._opened or self._open()
+        self._check(file)  # reading beyond the end of a truncated file would kill the process with SIGBUS
+        return values[start:stop].astype(np.int64)
+
+    def _open(self) -> tuple[Descriptor, NDArray[Any]]:
+        file = Descriptor(str(self.path))
+        self._check(file)
+        with os.fdopen(file.number, "rb", closefd=False) as opened:
+            self._opened = found = file, np.memmap(opened, self.dtype, "r", self._offset, (self.count,))
+        limit_open(partial(_close, ref(self)))
+        return found
 
     def _check(self, file: Descriptor) -> None:
         found = os.fstat(file.number)
@@ -113,7 +119,13 @@ class Mapped:
         return f"{self.path.name} {digest_of(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_values": None, "_file": None}  # pickle would copy all values of the mapping
+        return {**vars(self), "_opened": None}  # pickle would copy all values of the mapping
+
+
+def _close(owner: ref[Mapped]) -> None:
+    mapped = owner()
+    if mapped is not None:
+        mapped._opened = None  # noqa: SLF001  # of this module
 
 
 class Ranged:
