@@ -17,7 +17,7 @@ import numpy as np
 
 from resumable._durable import write_whole
 from resumable._randomness.keyed import derive
-from resumable.errors import ConfigurationError
+from resumable.errors import ConfigurationError, DataError
 from resumable.samplers.permutation import Permutation
 from resumable.sources._integers import Joined
 from resumable.sources.tokens import index_of, lengths_of, open_vector, several
@@ -215,6 +215,8 @@ class Fit(_Packing):
         lengths = np.diff(block.starts)
         count, which, first = _cut(lengths, self._length)
         order, bins = best_fit(count, self._length)
+        before = int(self._until[number - 1]) if number else 0
+        _check_block(number, "windows", int(self._until[number]) - before, int(bins[-1]) + 1 if len(bins) else 0)
         which, first, count = which[order], first[order], count[order]
         at, ends = block.at[which] + first, first + count == lengths[which]
         borders = np.searchsorted(bins, np.arange(int(bins[-1]) + 2))
@@ -336,8 +338,16 @@ class Documents:
             )
 
     def block(self, number: int) -> IntArray:
-        """Return the lengths of the documents of a block."""
-        return self._source.read(number * self._size, (number + 1) * self._size)
+        """Return the lengths of the documents of a block.
+
+        Raises:
+            DataError: their sum differs from the saved one.
+        """
+        found = self._source.read(number * self._size, (number + 1) * self._size)
+        _check_block(
+            number, "tokens", int(self.ends[number] - (self.ends[number - 1] if number else 0)), int(found.sum())
+        )
+        return found
 
     def _sum(self) -> IntArray:
         sums, step = [], max(_AT_ONCE // self._size, 1) * self._size
@@ -374,6 +384,15 @@ class Documents:
     def digest(self) -> str:
         """Return a text that identifies the lengths."""
         return self._source.digest()
+
+
+def _check_block(number: int, what: str, saved: int, found: int) -> None:
+    if found != saved:
+        raise DataError(
+            f"the lengths of the documents have changed: block {number} had {saved} {what}, but has {found} now.\n"
+            "Windows would have tokens of other documents. Restore the lengths. If an earlier run saved its sums of "
+            "other lengths next to them, delete these files (*.packed-*.npz) and start a new run."
+        )
 
 
 def _read(path: Path, mark: IntArray, blocks: int) -> IntArray | None:
