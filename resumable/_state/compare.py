@@ -26,6 +26,7 @@ __all__ = ["agree_on_batch", "brought_along", "check_intact", "check_position", 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
 _SOURCES = "sampler.sources"
+_ONCE_DIGESTS = {_SOURCES, "sampler.weights"}  # of a mixture; states of earlier versions have digests of shorter texts
 _NOTED_LATER = {"backend.parameters"}  # states of earlier versions are accepted without these
 
 _WORDS = {
@@ -85,7 +86,7 @@ def check_same(
     first = {"name": 2, _SOURCES: bool(_changed_sources(stored.get(_SOURCES), own.get(_SOURCES)))}
     for name in sorted({**own, **stored}, key=lambda name: (-first.get(name, 0), name)):  # they explain the others
         before, now = stored.get(name), own.get(name)
-        if (renamed and name == "sampler.seed") or (name == _SOURCES and _is_digest(before, now)):
+        if (renamed and name == "sampler.seed") or (name in _ONCE_DIGESTS and _is_digest(before, now)):
             continue
         if _equal(before, now) or (name in _NOTED_LATER and name not in stored):
             continue

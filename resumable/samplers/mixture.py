@@ -29,7 +29,7 @@ _NAME = "mixture-v1"
 _WINDOW = 256
 _LARGEST_WINDOW = 1 << 20
 _MOST_PERMUTATIONS = 256
-_LONGEST_SOURCES = 2048  # characters in a state, so that an error can name those that changed
+_LONGEST_TEXT = 2048  # characters of sources and weights in a state, so that an error can name those that changed
 
 
 class Mixture:
@@ -181,8 +181,8 @@ class Mixture:
         """Return the name of the algorithm, seed, length, window, sources, weights, and what happens at their end."""
         mixed = self._mixed
         spec: dict[str, int | str] = {"name": _NAME, "length": self.length, "seed": self._seed, "window": self.window}
-        spec["sources"] = text_of(dict(zip(self.names, mixed.sizes, strict=True)), _LONGEST_SOURCES)
-        spec["weights"] = text_of([[start, *shares] for start, shares in mixed.phases])
+        spec["sources"] = text_of(dict(zip(self.names, mixed.sizes, strict=True)), _LONGEST_TEXT)
+        spec["weights"] = text_of([[start, *shares] for start, shares in mixed.phases], _LONGEST_TEXT)
         if mixed.limits:
             own = {self.names[source]: limit // mixed.sizes[source] for source, limit in mixed.limits.items()}
             spec["stop" if mixed.stops else "leave"] = text_of(dict(sorted(own.items())))

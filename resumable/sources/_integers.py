@@ -196,10 +196,11 @@ class Joined:
     path = stamp = None  # no sidecar
 
     def __init__(self, parts: Sequence[TokenSource]) -> None:
-        self._parts, self.dtype = list(parts), parts[0].dtype
-        self.name = f"{parts[0].name} .. {parts[-1].name}"
-        self._ends = list(accumulate(part.count for part in parts))
-        self.count = self._ends[-1]
+        self._parts = list(parts)
+        self.dtype: np.dtype[Any] = parts[0].dtype
+        self.name: str = f"{parts[0].name} .. {parts[-1].name}"
+        self._ends: list[int] = list(accumulate(part.count for part in parts))
+        self.count: int = self._ends[-1]
 
     def _within(self, start: int, stop: int) -> Iterator[tuple[TokenSource, int, int]]:
         """Yield the parts of a range, each with its own start and stop."""

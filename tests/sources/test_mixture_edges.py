@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import hashlib
+import json
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -14,6 +15,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 import resumable
 from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def files(kind: str, count: int) -> list[str]:
@@ -204,5 +208,18 @@ def test_changed_sources_of_a_large_mixture() -> None:
     with pytest.raises(StateMismatchError, match="'a source with a long name 20' is new, with 3 samples"):
         made(21).load_state_dict(made(20).state_dict())
     state = made(20).state_dict()
-    digest = hashlib.blake2b(state["sampler"]["sources"].encode(), digest_size=8, person=b"resumable1").hexdigest()
-    made(20).load_state_dict({**state, "sampler": {**state["sampler"], "sources": digest}, "digest": None})
+    for name in ("sources", "weights"):
+        digest = hashlib.blake2b(state["sampler"][name].encode(), digest_size=8, person=b"resumable1").hexdigest()
+        made(20).load_state_dict({**state, "sampler": {**state["sampler"], name: digest}, "digest": None})
+        with pytest.raises(StateMismatchError, match=rf"sampler\.{name}"):
+            made(20).load_state_dict({**state, "sampler": {**state["sampler"], name: "0" * 16}, "digest": None})
+
+
+def test_the_samples_of_a_large_mixture_are_in_its_state(tmp_path: Path) -> None:
+    names = [f"a source with a long name {number}" for number in range(20)]
+    data = resumable.mix({name: [1, 2, 3] for name in names}, weights={name: 1 + len(name) for name in names})
+    loader = resumable.wrap(data, batch_size=8, seed=0)
+    list(loader.steps(3))
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(loader.state_dict()))
+    assert list(resumable.samples(path, epoch=1, step=2).indices) == loader.sample_indices(epoch=1, step=2)
