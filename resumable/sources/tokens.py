@@ -111,8 +111,8 @@ class Tokens:
         return [self._located(*self._span(self._checked(index))) for index in indices]
 
     def _located(self, start: int, stop: int) -> Span:
-        joined = isinstance(self._tokens, Joined)
-        name, first = self._tokens.place(start, stop - 1) if joined else (self._tokens.name, start)
+        tokens = self._tokens
+        name, first = tokens.place(start, stop - 1) if isinstance(tokens, Joined) else (tokens.name, start)
         return Span(name, first, first + stop - 1 - start)
 
     def fingerprint(self) -> str:
@@ -222,7 +222,7 @@ class _Layout(NamedTuple):
 
     dtype: np.dtype[Any]
     offset: int
-    count: int
+    tokens: int
 
 
 def _llm_c(head: bytes, path: Place, files: Files) -> _Layout | None:
