@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import warnings
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -16,11 +16,14 @@ from resumable.samplers import Shuffle
 from resumable.samplers import Subset as SubsetSampler
 from resumable.samplers.mixture import mixture_of
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 LENGTHS = np.random.default_rng(0).integers(5, 60, 100)
 TOKENS = np.arange(LENGTHS.sum())
 
 
-def packed(first: int = 0, **given: Any) -> resumable.Packed:
+def packed(first: int = 0, **given: Any) -> Any:
     return resumable.Packed(TOKENS + first, 64, documents=LENGTHS, how="concat", block=25, **given)
 
 
@@ -126,7 +129,7 @@ class Around(Dataset[Any]):
         return self._length
 
     def __getitem__(self, index: int) -> Any:
-        return next(one for one in (self.inner, getattr(self, "dataset", None)) if one is not None)[index]
+        return next(one for one in (self.inner, getattr(self, "dataset", None), range(3)) if one is not None)[index]
 
 
 class Passing(Around):
@@ -139,13 +142,13 @@ class Passing(Around):
     [
         lambda: ConcatDataset([packed(), packed()]),
         lambda: Subset(packed(), range(10)),
-        lambda: Subset(ConcatDataset([list(range(3)), packed()]), range(10)),
+        lambda: Subset(ConcatDataset([Around("data", range(3)), packed()]), range(10)),
         lambda: Around("dataset", packed()),
         lambda: Subset(Around("dataset", packed()), range(5)),
     ],
 )
 def test_what_does_not_pass_the_epoch_on_is_rejected(made: Any) -> None:
-    ways = [
+    ways: list[Callable[[Any], Any]] = [
         lambda data: resumable.wrap(DataLoader(data, batch_size=4, shuffle=True), seed=0),
         lambda data: resumable.wrap(data, batch_size=4, shuffle=True),
         lambda data: DataLoader(data, sampler=resumable.ResumableSampler(data)),
@@ -184,7 +187,7 @@ def test_what_passes_the_epoch_on_is_read(made: Any, sampler: Any) -> None:
 def test_a_resumable_sampler_passes_the_epoch_on(wrapped: bool) -> None:
     data = packed()
     sampler = resumable.ResumableSampler(data, batch_size=4)
-    plain = DataLoader(data, batch_size=4, sampler=sampler, collate_fn=list)
+    plain: Any = DataLoader(data, batch_size=4, sampler=sampler, collate_fn=list)
     loader: Any = resumable.wrap(plain) if wrapped else plain
     for number in range(3):
         assert {told(sample) for batch in loader for sample in batch} == windows(packed(), number)

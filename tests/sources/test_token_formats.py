@@ -183,7 +183,8 @@ def test_several_files_are_read_as_one(how: str, tmp_path: Path) -> None:
 
 def test_a_run_over_several_files_resumes_and_knows_their_order(tmp_path: Path) -> None:
     def made(files: Any) -> Any:
-        return resumable.wrap(DataLoader(resumable.Tokens(files, 16), batch_size=4, shuffle=True), seed=3)
+        tokens: Any = resumable.Tokens(files, 16)
+        return resumable.wrap(DataLoader(tokens, batch_size=4, shuffle=True), seed=3)
 
     listed = parts(tmp_path)
     whole = [batch[0].tolist() for batch in made(listed).steps(40)]
