@@ -38,7 +38,7 @@ if TYPE_CHECKING:
             ...
 
 
-__all__ = ["IndexedFetcher", "SamplerResolution"]
+__all__ = ["IndexedFetcher", "SamplerResolution", "by_epoch"]
 
 
 class IndexedFetcher:
@@ -64,7 +64,7 @@ class IndexedFetcher:
         self.interleaved = torchs is not None and torchs.interleaved
         self._older_tail = None if torchs is None else torchs.older_tail
         self._settings = backend if offers(backend, HasSettings) else None
-        ordered = _by_epoch(sampler, self.inside.shows.get("dataset"))
+        ordered = by_epoch(sampler, self.inside.shows.get("dataset"))
         self._binding = SamplerResolution(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
@@ -248,7 +248,7 @@ def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
         )
 
 
-def _by_epoch(sampler: Sampler, source: Any) -> Sampler:
+def by_epoch(sampler: Sampler, source: Any) -> Sampler:
     """Return the order with the epoch in its indices, if the samples of a source differ in each epoch."""
     method = ask(type(source), "resumable_epochs")
     epochs: Sampler = sampler if method is None else method(source, sampler)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import warnings
 from types import MappingProxyType
 from typing import TYPE_CHECKING, Any
@@ -24,6 +25,8 @@ __all__ = ["agree_on_batch", "brought_along", "check_intact", "check_position", 
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 
+_SOURCES = "sampler.sources"
+_ONCE_DIGESTS = {_SOURCES, "sampler.weights"}  # of a mixture; states of earlier versions have digests of shorter texts
 _NOTED_LATER = {"backend.parameters"}  # states of earlier versions are accepted without these
 
 _WORDS = {
@@ -80,9 +83,10 @@ def check_same(
     """
     _say_what_is_missing([name for name in own if name in _NOTED_LATER and name not in stored])
     renamed = stored.get("name") != own.get("name")
-    for name in sorted({**own, **stored}, key=lambda name: name != "name"):  # explains why the sampler's seed differs
+    first = {"name": 2, _SOURCES: bool(_changed_sources(stored.get(_SOURCES), own.get(_SOURCES)))}
+    for name in sorted({**own, **stored}, key=lambda name: (-first.get(name, 0), name)):  # they explain the others
         before, now = stored.get(name), own.get(name)
-        if renamed and name == "sampler.seed":
+        if (renamed and name == "sampler.seed") or (name in _ONCE_DIGESTS and _is_digest(before, now)):
             continue
         if _equal(before, now) or (name in _NOTED_LATER and name not in stored):
             continue
@@ -215,9 +219,37 @@ def check_remembered(source: SourceState | None, *, takes: bool) -> None:
         )
 
 
+def _changed_sources(before: Any, now: Any) -> str:
+    """Say which sources of a mixture are new, missing or of a different length; empty if a state has only a digest."""
+    try:
+        then, own = json.loads(before), json.loads(now)
+        told = [f"{name!r} is missing, which had {length} samples" for name, length in then.items() if name not in own]
+        told += [f"{name!r} is new, with {length} samples" for name, length in own.items() if name not in then]
+        both = [(name, then[name], own[name]) for name in then if name in own]
+    except (TypeError, ValueError, AttributeError):
+        return ""
+    told += [f"{name!r} had {was} samples and has {is_now}" for name, was, is_now in both if was != is_now]
+    return "; ".join(told) or "their order differs"
+
+
+def _is_digest(before: Any, now: Any) -> bool:
+    """Return whether a state of an earlier version has the digest of this text."""
+    from resumable.samplers.timeline import digest_of_text  # noqa: PLC0415  # only for mixtures
+
+    return type(now) is str and bool(before == digest_of_text(now))
+
+
 def _mismatch(name: str, before: Any, now: Any, hints: Mapping[str, str]) -> str:
     values = shorten(before), shorten(now)
-    if name in {"randomness.seed", "sampler.seed"}:
+    sources = _changed_sources(before, now) if name == _SOURCES else ""
+    if sources:
+        what = f"the sources of the mixture ({name}) differ from the checkpoint's: {sources}."
+        hint = (
+            "The samples that follow would differ from the saved run. Pass the sources that the run started with, in "
+            "the same order, or start a new run. Or use load_state_dict(state, strict=False) to continue at this "
+            "position anyway."
+        )
+    elif name in {"randomness.seed", "sampler.seed"}:
         what = "the seed differs from the checkpoint's, so the order and the augmentations would change."
         hint = f"Use seed={values[0]}, or load_state_dict(state, strict=False) to start a new order at this position."
     else:

@@ -17,7 +17,7 @@ from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
 from resumable._randomness.seeding import Seeding
-from resumable.loader.registry import refuse_hidden_order
+from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.samplers.base import length_of
 
 if TYPE_CHECKING:
@@ -37,6 +37,7 @@ def adapt(source: Any, options: Options) -> tuple[SequenceBackend, Options]:
     options.refuse("a sequence", shard="Samples are divided among the ranks by index, whatever the source is.")
     backend = SequenceBackend(source, options.with_defaults(), own_state(source, unless=None, stacklevel=5))
     refuse_hidden_order(source, "the source")
+    refuse_hidden_epochs(source, "the source", evaluation=bool(options.evaluation))
     return backend, options.resolve_sampler(source, backend.length)
 
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 import functools
 import importlib
 import sys
+import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable._distribution import pip_install
@@ -23,7 +24,7 @@ from resumable._introspection import (
     qualname_of,
     signature_of,
 )
-from resumable.errors import MissingDependencyError, UnsupportedError
+from resumable.errors import MissingDependencyError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -36,6 +37,7 @@ __all__ = [
     "load",
     "load_iterable",
     "refuse_hidden",
+    "refuse_hidden_epochs",
     "refuse_hidden_order",
     "refuse_list",
     "refuse_prepared",
@@ -189,7 +191,7 @@ def refuse_hidden_order(source: Any, what: str) -> None:
     Raises:
         UnsupportedError: the dataset contains one.
     """
-    if (inner := _ordered_inside(source, 0)) is not None:
+    if (inner := _inside(source, "resumable_order", 0)) is not None:
         mixture, around = qualname_of(type(inner)), qualname_of(type(source))
         raise UnsupportedError(
             f"{what} is a {around} around a {mixture}, which has its own order.\n"
@@ -198,15 +200,49 @@ def refuse_hidden_order(source: Any, what: str) -> None:
         )
 
 
-def _ordered_inside(source: Any, deep: int) -> Any:
-    """Return a dataset with its own order that is inside this one, under the attribute names that PyTorch uses."""
-    if ask(type(source), "resumable_order") is not None:
+def refuse_hidden_epochs(source: Any, what: str, *, evaluation: bool = False) -> None:
+    """Reject a dataset that contains one whose samples differ in each epoch, and does not tell it the epoch.
+
+    Args:
+        source: the dataset. If it passes the epoch on, it is accepted.
+        what: what it is, for the message.
+        evaluation: each pass is epoch 0, so nothing is lost.
+
+    Raises:
+        UnsupportedError: the dataset contains one, under the attribute names that PyTorch uses.
+
+    Warns:
+        PromiseWarning: it has one in another attribute.
+    """
+    if evaluation or ask(type(source), "resumable_epochs") is not None:
+        return
+    inner, around = _inside(source, "resumable_epochs", 0), qualname_of(type(source))
+    other = [one for one in attributes_of(source).values() if ask(type(one), "resumable_epochs") is not None]
+    found = next((one for one in (inner, *other) if one is not None), None)
+    if found is None or ask(type(found), "resumable_order") is not None:  # a mixture, see above
+        return
+    name = qualname_of(type(found))
+    told = (
+        f"{what} is a {around} around a {name}, whose samples differ in each epoch, and the {around} does not pass the "
+        f"epoch on.\nEvery epoch would have the samples of epoch 0. Wrap the {name} itself: pass it a list of files "
+        "instead of concatenating several, and a sampler such as resumable.samplers.Subset(indices, inner) to wrap() "
+        f"instead of selecting some samples. Or add a method to the {around}, if it passes its index on: def "
+        "resumable_epochs(self, sampler): return self.dataset.resumable_epochs(sampler)."
+    )
+    if inner is not None:
+        raise UnsupportedError(told)
+    warnings.warn(told, PromiseWarning, stacklevel=5)
+
+
+def _inside(source: Any, method: str, deep: int) -> Any:
+    """Return a dataset with a method that is inside this one, under the attribute names that PyTorch uses."""
+    if ask(type(source), method) is not None:
         return source if deep else None
     kept = attributes_of(source)
     several = kept.get("datasets", ())
     inside = several.values() if type(several) is dict else several if is_exactly(several, (list, tuple)) else ()
     inside = [*inside, *([kept["dataset"]] if "dataset" in kept else [])] if deep < _DEEPEST else []
-    return next((found for one in inside if (found := _ordered_inside(one, deep + 1)) is not None), None)
+    return next((found for one in inside if (found := _inside(one, method, deep + 1)) is not None), None)
 
 
 def refuse_list(source: Any) -> None:

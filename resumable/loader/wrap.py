@@ -7,7 +7,7 @@ from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, ove
 
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._fetch.frameworks import inside_of
-from resumable._introspection import ask, has, is_a, module_of, qualname_of
+from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._options import Options, check_plain, signature_of_wrap
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader.loader import Loader
@@ -15,6 +15,7 @@ from resumable.loader.registry import entries_of, load, refuse_hidden, refuse_li
 from resumable.protocols import IndexedBackend, ReplayBackend
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
+from resumable.samplers.simple import check_data_length
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
@@ -184,7 +185,17 @@ def _loader(source: Any, given: Options, backend: Backend, options: Options) -> 
     if options.order == "torch":  # an adapter that supports it resets it
         options.refuse(f"a {qualname_of(type(source))}", order=_TORCHS)
 
-    return Loader(_fetcher(backend, options), options, source, again)
+    fetcher = _fetcher(backend, options)
+    if given.sampler is not None and isinstance(backend, IndexedBackend):
+        _check_sampler(given.sampler, source, backend.length)
+    return Loader(fetcher, options, source, again)
+
+
+def _check_sampler(sampler: Any, source: Any, length: int) -> None:
+    """Reject a sampler that was made for a different number of samples; some datasets do not know theirs."""
+    dataset = ask(source, "dataset")
+    if dataset is None or length_or_none(dataset):
+        check_data_length(sampler, length)
 
 
 def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:

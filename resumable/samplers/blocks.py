@@ -68,7 +68,8 @@ class Blocks:
         self, sizes: ArrayLike | int, *, block: int | None = _BLOCK, window: int | None = None, seed: int = 0
     ) -> None:
         self._shards = Shards(sizes, block)
-        self.length, self.blocks = self._shards.length, self._shards.blocks
+        self.length = self.data_length = self._shards.length
+        self.blocks = self._shards.blocks
         self._seed, self._open, self._adopts = check_seed(seed), window is None, window is None
         given = _LEAST_WINDOW if window is None else check_length(window, "the window of a block shuffle")
         self.window = min(given, self.blocks)
@@ -255,7 +256,7 @@ class PagedShuffle:
 
     def __init__(self, pages: ArrayLike, *, window: int, seed: int = 0) -> None:
         array = _check_pages(pages)
-        self.length = len(array)
+        self.length = self.data_length = len(array)
         self._samples = np.argsort(array, kind="stable").astype(np.int64)
         self._sizes = np.unique(array, return_counts=True)[1].astype(np.int64)
         given = check_length(window, "the window of a paged shuffle")

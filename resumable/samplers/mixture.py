@@ -17,7 +17,7 @@ from resumable.samplers.permutation import Permutation
 from resumable.samplers.timeline import Timeline, mixed, text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping, Sequence
+    from collections.abc import Iterable, Mapping, Sequence
 
     from resumable.samplers.timeline import Weights
 
@@ -29,6 +29,7 @@ _NAME = "mixture-v1"
 _WINDOW = 256
 _LARGEST_WINDOW = 1 << 20
 _MOST_PERMUTATIONS = 256
+_LONGEST_TEXT = 2048  # characters of sources and weights in a state, so that an error can name those that changed
 
 
 class Mixture:
@@ -83,9 +84,11 @@ class Mixture:
         self._mixed = mixed(sizes, weights, epochs, at_end)
         self.names = tuple(self._mixed.names)
         self._firsts = np.concatenate([[0], np.cumsum(self._mixed.sizes)])
+        self.data_length = sum(self._mixed.sizes)
         self._seed, self._open = check_seed(seed), window is None
         self._given = None if num_samples is None else check_length(num_samples, "num_samples")
         self._own = OwnOrders(dict(zip(self.names, self._mixed.sizes, strict=True)), self._seed, blocks or {})
+        self._laps: tuple[list[str], str] | None = None
         self._set_window(_WINDOW if window is None else _check_window(window))
 
     def _set_window(self, window: int) -> None:
@@ -137,6 +140,18 @@ class Mixture:
         before, after = (self._dealt(epoch, place, place)[1].tolist() for epoch, place in (begin, end))
         return self._own.stretches(before, after)
 
+    def with_laps(self, names: Sequence[str], what: str) -> Mixture:
+        """Return the sampler with the index `e * samples + i` for sample `i` of a source's own epoch `e`.
+
+        Args:
+            names: of the sources whose samples differ in each of their epochs.
+            what: names the algorithms that make them, and their parameters.
+        """
+        other = copy.copy(self)
+        other._laps = list(names), what  # noqa: SLF001  # of the same class
+        other._own = self._own.with_stride({self.names.index(name) for name in names}, self.data_length)  # noqa: SLF001  # the same
+        return other
+
     def bound_to(self, global_batch: int) -> Mixture:
         """Return the sampler with the windows that were not set, its own and those in blocks, for a global batch."""
         return self._with(min(global_batch, _LARGEST_WINDOW), self._own.bound_to(global_batch))
@@ -166,11 +181,13 @@ class Mixture:
         """Return the name of the algorithm, seed, length, window, sources, weights, and what happens at their end."""
         mixed = self._mixed
         spec: dict[str, int | str] = {"name": _NAME, "length": self.length, "seed": self._seed, "window": self.window}
-        spec["sources"] = text_of(dict(zip(self.names, mixed.sizes, strict=True)))
-        spec["weights"] = text_of([[start, *shares] for start, shares in mixed.phases])
+        spec["sources"] = text_of(dict(zip(self.names, mixed.sizes, strict=True)), _LONGEST_TEXT)
+        spec["weights"] = text_of([[start, *shares] for start, shares in mixed.phases], _LONGEST_TEXT)
         if mixed.limits:
             own = {self.names[source]: limit // mixed.sizes[source] for source, limit in mixed.limits.items()}
             spec["stop" if mixed.stops else "leave"] = text_of(dict(sorted(own.items())))
+        if self._laps is not None:
+            spec |= {"laps": text_of(self._laps[0]), "packings": self._laps[1]}
         return {**spec, **self._own.spec()}
 
     def _with(self, window: int, own: OwnOrders) -> Mixture:
@@ -197,10 +214,11 @@ def mixture_of(spec: Mapping[str, Any]) -> Mixture | None:
         spec.get(end, "null"),
         spec.get("blocks", "[]"),
         spec.get("shards", "{}"),
+        spec.get("laps", "[]"),
     ]
     if not all(text == "null" or text.startswith(("{", "[")) for text in texts):
         return None
-    sizes, phases, epochs, blocks, shards = map(json.loads, texts)
+    sizes, phases, epochs, blocks, shards, laps = map(json.loads, texts)
     cut: dict[str, Any] = {name: parse_sizes(text) if text else sizes[name] for name, text in shards.items()}
     if any(some is None for some in cut.values()):
         return None
@@ -209,8 +227,9 @@ def mixture_of(spec: Mapping[str, Any]) -> Mixture | None:
     own = zip(cut.items(), blocks, strict=True)
     given["blocks"] = {name: Blocks(some, block=block, window=window) for (name, some), (block, window) in own}
     found = Mixture(sizes, weights=weights, **given)
-    ends = found.length == spec["length"]
-    return found if ends else Mixture(sizes, weights=weights, num_samples=spec["length"], **given)
+    if found.length != spec["length"]:
+        found = Mixture(sizes, weights=weights, num_samples=spec["length"], **given)
+    return found.with_laps(laps, spec["packings"]) if laps else found
 
 
 def _check_window(window: object) -> int:
@@ -248,6 +267,7 @@ class OwnOrders:
         own = [(source, name) for source, name in enumerate(sizes) if name in blocks]
         self._blocks = {source: blocks[name].seeded(self._seeds[source]) for source, name in own}
         self._names = [name for _, name in own]
+        self._stride: dict[int, int] = {}
         self._begin_caches()
 
     def _begin_caches(self) -> None:
@@ -262,9 +282,15 @@ class OwnOrders:
         while count:
             epoch, place = divmod(first, size)
             taken = min(count, size - place)
-            parts.append(self._range(source, epoch, place, place + taken))
+            parts.append(self._range(source, epoch, place, place + taken) + epoch * self._stride.get(source, 0))
             first, count = first + taken, count - taken
         return np.concatenate(parts)
+
+    def with_stride(self, sources: Iterable[int], stride: int) -> OwnOrders:
+        """Return the orders with `stride` added to the samples of some sources in each of their epochs."""
+        other = copy.copy(self)
+        other._stride = dict.fromkeys(sources, stride)  # noqa: SLF001  # of the same class
+        return other
 
     def _range(self, source: int, epoch: int, start: int, stop: int) -> IntArray:
         blocks = self._blocks.get(source)

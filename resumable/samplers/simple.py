@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from resumable._introspection import ask
 from resumable._randomness.keyed import IntArray, Words, check_seed, derive, digest, random_u64, scale
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import Bindable, check_length, check_range
@@ -21,7 +22,7 @@ if TYPE_CHECKING:
     from resumable.samplers.base import Sampler
 
 
-__all__ = ["Laps", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted"]
+__all__ = ["Laps", "Sequential", "Shuffle", "Subset", "Uniform", "Weighted", "check_data_length"]
 
 
 _FINEST = 40
@@ -41,6 +42,11 @@ class Sequential:
 
     def __post_init__(self) -> None:
         object.__setattr__(self, "length", check_length(self.length, "the length of the data"))
+
+    @property
+    def data_length(self) -> int:
+        """Number of samples."""
+        return self.length
 
     def indices(self, epoch: int, start: int, stop: int) -> IntArray:  # noqa: ARG002  # part of the protocol
         """Return `start..stop-1`."""
@@ -66,7 +72,7 @@ class Shuffle:
     """
 
     def __init__(self, length: int, *, seed: int = 0, num_samples: int | None = None) -> None:
-        self._samples = check_length(length, "the length of the data")
+        self.data_length = self._samples = check_length(length, "the length of the data")
         self._seed = check_seed(seed)
         self.length = self._samples if num_samples is None else check_length(num_samples, "num_samples")
         self._permutation = lru_cache(maxsize=2)(self._build)
@@ -113,7 +119,7 @@ class Uniform:
     """
 
     def __init__(self, length: int, *, seed: int = 0, num_samples: int | None = None) -> None:
-        self._samples = check_length(length, "the length of the data")
+        self.data_length = self._samples = check_length(length, "the length of the data")
         self._seed = check_seed(seed)
         self.length = self._samples if num_samples is None else check_length(num_samples, "num_samples")
 
@@ -150,6 +156,7 @@ class Weighted:
 
     def __init__(self, weights: ArrayLike, *, seed: int = 0, num_samples: int | None = None) -> None:
         self._sums = _integer_sums(_check_weights(weights))
+        self.data_length = len(self._sums)
         self._seed = check_seed(seed)
         self.length = len(self._sums) if num_samples is None else check_length(num_samples, "num_samples")
 
@@ -244,6 +251,33 @@ class Subset:
 
     def __repr__(self) -> str:
         return f"Subset(<{len(self._table)} indices>, {self._inner!r})"
+
+    def check(self, length: int, what: str) -> None:
+        """Check the number of samples of the data, and the inner sampler; see `check_data_length`."""
+        if self._table.max() >= length:
+            raise ConfigurationError(
+                f"the largest index of the subset is {self._table.max()}, but {what} has {length} samples, numbered "
+                f"0..{length - 1}.\nThis sample does not exist. Pass a list of existing indices."
+            )
+        check_data_length(self._inner, len(self._table), "the subset")
+
+
+def check_data_length(sampler: Any, length: int, what: str = "the data") -> None:
+    """Check that a sampler was made for data of this length. One without `data_length` is accepted.
+
+    Raises:
+        ConfigurationError: it was made for fewer or more samples.
+    """
+    if isinstance(sampler, Subset):
+        sampler.check(length, what)
+        return
+    made = ask(sampler, "data_length")
+    if type(made) is int and made != length:
+        effect = "The other samples would never be read" if made < length else "It would request missing samples"
+        raise ConfigurationError(
+            f"{sampler!r} was made for {made} samples, but {what} has {length}.\n{effect}. Create it for {length} "
+            "samples. To read only some of them, pass resumable.samplers.Subset(indices, inner)."
+        )
 
 
 class Laps:

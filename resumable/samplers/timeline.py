@@ -22,7 +22,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterator
 
 
-__all__ = ["Counts", "Timeline", "Weights", "mixed", "text_of"]
+__all__ = ["Counts", "Timeline", "Weights", "digest_of_text", "mixed", "text_of"]
 
 
 Weights: TypeAlias = "Mapping[str, float] | Sequence[tuple[int, Mapping[str, float]]]"
@@ -446,9 +446,12 @@ def _count(count: Any, name: str) -> int:
     return value
 
 
-def text_of(value: Any) -> str:
+def text_of(value: Any, longest: int = _LONGEST_TEXT) -> str:
     """Return a value as text for a state: JSON if that is short, otherwise a digest."""
     text = json.dumps(value, separators=(",", ":"))
-    if len(text) <= _LONGEST_TEXT:
-        return text
+    return text if len(text) <= longest else digest_of_text(text)
+
+
+def digest_of_text(text: str) -> str:
+    """Return the digest that is in a state instead of a long text."""
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable1").hexdigest()

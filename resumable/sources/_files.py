@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import os
-from collections import OrderedDict
+from collections import OrderedDict, deque
 from contextlib import contextmanager, suppress
 from functools import partial
 from glob import glob, has_magic
@@ -11,6 +11,7 @@ from operator import methodcaller
 from pathlib import Path
 from threading import Lock
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
+from weakref import ref
 
 from resumable._distribution import pip_install
 from resumable._durable import write_whole
@@ -18,13 +19,14 @@ from resumable._storage import open_url
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError, ResumableError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping, Sequence
+    from collections.abc import Callable, Iterator, Mapping, Sequence
 
 
-__all__ = ["Descriptor", "Files", "Part", "Stamp", "base_of", "find_files", "is_remote", "storage"]
+__all__ = ["Descriptor", "Files", "Part", "Stamp", "base_of", "find_files", "is_remote", "limit_open", "storage"]
 
 _NO_FILE = (404, 410)  # HTTP status codes
-_OPEN = 64  # maximum number of open files per process
+_OPEN = 64  # maximum number of open files of one source
+_OPEN_IN_ALL = 200  # of all sources of a process; a mapped file has two descriptors, and the usual limit is 1024
 _TAGS = ("ETag", "etag", "md5Hash", "content_md5", "LastModified", "last_modified", "mtime", "updated", "created")
 
 
@@ -128,7 +130,8 @@ class Files:
 
         Args:
             parts: the parts to read.
-            stamps: expected stamps of the files. They are checked at the first read in a process.
+            stamps: expected stamps of the files. They are checked at each read, and those of remote files at the first
+                read in a process.
 
         Raises:
             DataError: a file was removed or rewritten, or the storage fails.
@@ -146,18 +149,22 @@ class Files:
         try:
             with self._lock:
                 file = self._open.get(part.name) or self._opened(part, stamp)
-                self._open.move_to_end(part.name)
-            return _pread(file.number, part)
+                with suppress(KeyError):  # closed by another source
+                    self._open.move_to_end(part.name)
+            data, now = _pread(file.number, part), _stamp_of(file)  # in this order: it may be rewritten meanwhile
         except FileNotFoundError as error:
             raise _gone(part) from error
         except OSError as error:
             raise _unread(part, error) from error
+        if len(data) == part.stop - part.start:  # a file that is too short has its own error
+            _compare(part, stamp, now)
+        return data
 
     def _opened(self, part: Part, stamp: Stamp) -> Descriptor:
         file = Descriptor(part.name)
-        found = os.fstat(file.number)
-        _compare(part, stamp, Stamp(found.st_size, str(found.st_mtime_ns)))
+        _compare(part, stamp, _stamp_of(file))
         self._open[part.name] = file
+        limit_open(partial(_close, ref(self), part.name))
         if len(self._open) > _OPEN:
             self._open.popitem(last=False)  # closed as soon as no thread reads it
         return file
@@ -244,6 +251,31 @@ class Descriptor:
     def __del__(self) -> None:
         with suppress(AttributeError, OSError):
             os.close(self.number)
+
+
+_closing: deque[Callable[[], object]] = deque()
+
+
+def limit_open(close: Callable[[], object]) -> None:
+    """Note that a file was opened. If this process has too many, close the one that was opened first.
+
+    Args:
+        close: drops the file, which is opened again when it is read. It must take no lock.
+    """
+    _closing.append(close)
+    if len(_closing) > _OPEN_IN_ALL:
+        _closing.popleft()()
+
+
+def _close(owner: ref[Files], name: str) -> None:
+    files = owner()
+    if files is not None:
+        files._open.pop(name, None)  # noqa: SLF001  # of this module
+
+
+def _stamp_of(file: Descriptor) -> Stamp:
+    found = os.fstat(file.number)
+    return Stamp(found.st_size, str(found.st_mtime_ns))
 
 
 def is_remote(name: str) -> bool:

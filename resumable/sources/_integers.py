@@ -1,21 +1,25 @@
-"""Vectors of integers: in memory, in a local file that is mapped into memory, or in a remote file."""
+"""Vectors of integers: in memory, in a local file that is mapped into memory, in a remote file, or in several files."""
 
 from __future__ import annotations
 
 import hashlib
 import os
+from bisect import bisect_right
 from contextlib import suppress
+from functools import partial
+from itertools import accumulate
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
+from weakref import ref
 
 import numpy as np
 
 from resumable.errors import ConfigurationError, DataError
-from resumable.sources._files import Descriptor, Part, base_of, is_remote
+from resumable.sources._files import Descriptor, Part, base_of, is_remote, limit_open
 from resumable.sources._files import Stamp as RemoteStamp
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator, Sequence
 
     from numpy.typing import NDArray
 
@@ -25,6 +29,7 @@ if TYPE_CHECKING:
 
 __all__ = [
     "Array",
+    "Joined",
     "Mapped",
     "Place",
     "Ranged",
@@ -63,7 +68,7 @@ class Array:
 
 
 class Mapped:
-    """Integers in a local file. Each process maps it when it first reads.
+    """Integers in a local file. Each process maps it when it reads, and keeps a limited number of files open.
 
     Args:
         path: of the file.
@@ -79,8 +84,7 @@ class Mapped:
         self.path, self.name, self.dtype, self._offset = path.resolve(), str(path), dtype, offset
         self.stamp = Stamp.of(path)
         self.count = check_size(str(path), self.stamp.size, dtype, offset, count)
-        self._values: NDArray[Any] | None = None
-        self._file: Descriptor | None = None
+        self._opened: tuple[Descriptor, NDArray[Any]] | None = None
 
     def read(self, start: int, stop: int) -> IntArray:
         """Return a copy of the values `start..stop-1` as 64-bit integers.
@@ -88,12 +92,17 @@ class Mapped:
         Raises:
             DataError: the file was rewritten since it was opened.
         """
-        if self._values is None or self._file is None:
-            self._file = Descriptor(str(self.path))
-            self._check(self._file)
-            self._values = np.memmap(self.path, self.dtype, "r", self._offset, (self.count,))
-        self._check(self._file)  # reading beyond the end of a truncated file would kill the process with SIGBUS
-        return self._values[start:stop].astype(np.int64)
+        file, values = self._opened or self._open()
+        self._check(file)  # reading beyond the end of a truncated file would kill the process with SIGBUS
+        return values[start:stop].astype(np.int64)
+
+    def _open(self) -> tuple[Descriptor, NDArray[Any]]:
+        file = Descriptor(str(self.path))
+        self._check(file)
+        with os.fdopen(file.number, "rb", closefd=False) as opened:
+            self._opened = found = file, np.memmap(opened, self.dtype, "r", self._offset, (self.count,))
+        limit_open(partial(_close, ref(self)))
+        return found
 
     def _check(self, file: Descriptor) -> None:
         found = os.fstat(file.number)
@@ -110,7 +119,13 @@ class Mapped:
         return f"{self.path.name} {digest_of(self)}"
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_values": None, "_file": None}  # pickle would copy all values of the mapping
+        return {**vars(self), "_opened": None}  # pickle would copy all values of the mapping
+
+
+def _close(owner: ref[Mapped]) -> None:
+    mapped = owner()
+    if mapped is not None:
+        mapped._opened = None  # noqa: SLF001  # of this module
 
 
 class Ranged:
@@ -171,7 +186,60 @@ class Ranged:
         return {**vars(self), "_held": {}}
 
 
-TokenSource = Array | Mapped | Ranged
+class Joined:
+    """Integers in several files, one after the other.
+
+    Args:
+        parts: the files, in order.
+    """
+
+    path = stamp = None  # no sidecar
+
+    def __init__(self, parts: Sequence[TokenSource]) -> None:
+        self._parts = list(parts)
+        self.dtype: np.dtype[Any] = parts[0].dtype
+        self.name: str = f"{parts[0].name} .. {parts[-1].name}"
+        self._ends: list[int] = list(accumulate(part.count for part in parts))
+        self.count: int = self._ends[-1]
+
+    def _within(self, start: int, stop: int) -> Iterator[tuple[TokenSource, int, int]]:
+        """Yield the parts of a range, each with its own start and stop."""
+        stop = min(stop, self.count)
+        while start < stop:
+            number = bisect_right(self._ends, start)
+            part, end = self._parts[number], self._ends[number]
+            first = end - part.count
+            yield part, start - first, min(stop, end) - first
+            start = end
+
+    def read(self, start: int, stop: int) -> IntArray:
+        """Return a copy of the values `start..stop-1` as 64-bit integers; see the files' own `read`."""
+        read = [part.read(first, last) for part, first, last in self._within(start, stop)]
+        return read[0] if len(read) == 1 else np.concatenate([*read, np.empty(0, np.int64)])
+
+    def hold(self, spans: Iterable[tuple[int, int]]) -> None:
+        """Read ranges of remote files for the next calls of `read`, the ranges of each file at the same time."""
+        wanted: dict[int, tuple[Ranged, list[tuple[int, int]]]] = {}
+        for part, first, last in (one for span in spans for one in self._within(*span)):
+            if isinstance(part, Ranged):
+                wanted.setdefault(id(part), (part, []))[1].append((first, last))
+        for part, some in wanted.values():
+            part.hold(some)
+
+    def place(self, start: int, stop: int) -> tuple[str, int]:
+        """Return the names of the files of a range, and its start in the first of them."""
+        found = list(self._within(start, stop))
+        return " + ".join(part.name for part, _, _ in found), found[0][1]
+
+    def digest(self) -> str:
+        """Return a text that identifies the files: their number, the number of values, and a digest of theirs."""
+        state = hashlib.blake2b(digest_size=8, person=b"resumable1")
+        for part in self._parts:
+            state.update(f"{part.digest()}\n".encode("utf-8", "surrogateescape"))
+        return f"{len(self._parts)} files {self.count} {state.hexdigest()}"
+
+
+TokenSource = Array | Mapped | Ranged | Joined
 Place = Path | str  # path of a local file, or URL of a remote one
 
 

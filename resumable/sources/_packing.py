@@ -17,9 +17,10 @@ import numpy as np
 
 from resumable._durable import write_whole
 from resumable._randomness.keyed import derive
-from resumable.errors import ConfigurationError
+from resumable.errors import ConfigurationError, DataError
 from resumable.samplers.permutation import Permutation
-from resumable.sources.tokens import index_of, lengths_of, open_vector
+from resumable.sources._integers import Joined
+from resumable.sources.tokens import index_of, lengths_of, open_vector, several
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -214,6 +215,8 @@ class Fit(_Packing):
         lengths = np.diff(block.starts)
         count, which, first = _cut(lengths, self._length)
         order, bins = best_fit(count, self._length)
+        before = int(self._until[number - 1]) if number else 0
+        _check_block(number, "windows", int(self._until[number]) - before, int(bins[-1]) + 1 if len(bins) else 0)
         which, first, count = which[order], first[order], count[order]
         at, ends = block.at[which] + first, first + count == lengths[which]
         borders = np.searchsorted(bins, np.arange(int(bins[-1]) + 2))
@@ -286,12 +289,24 @@ def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | N
         ConfigurationError: the lengths are not integers of shape `(n,)` or empty, or the index is truncated.
     """
     if documents is None:
-        index = index_of(tokens, files)
-        return None if index is None else lengths_of(index, files)
-    found = open_vector(documents, "the lengths of the documents", files)
+        places = several(tokens, files) or [tokens]
+        indices = [index_of(one, files) for one in places]
+        own = [lengths_of(index, files) for index in indices if index is not None]
+        if own and len(own) < len(places):
+            raise ConfigurationError(
+                f"{places[indices.index(None)]} has no .idx next to it, but other files of the list have one.\n"
+                "Its documents are unknown. Copy its index, or pass documents=."
+            )
+        return _joined(own) if own else None
+    listed = several(documents, files) or [documents]
+    found = _joined([open_vector(one, "the lengths of the documents", files) for one in listed])
     if not found.count:
         raise ConfigurationError(f"{found.name} has no lengths of documents.\nCheck the program that wrote them.")
     return found
+
+
+def _joined(parts: list[TokenSource]) -> TokenSource:
+    return parts[0] if len(parts) == 1 else Joined(parts)
 
 
 class Documents:
@@ -323,8 +338,16 @@ class Documents:
             )
 
     def block(self, number: int) -> IntArray:
-        """Return the lengths of the documents of a block."""
-        return self._source.read(number * self._size, (number + 1) * self._size)
+        """Return the lengths of the documents of a block.
+
+        Raises:
+            DataError: their sum differs from the saved one.
+        """
+        found = self._source.read(number * self._size, (number + 1) * self._size)
+        _check_block(
+            number, "tokens", int(self.ends[number] - (self.ends[number - 1] if number else 0)), int(found.sum())
+        )
+        return found
 
     def _sum(self) -> IntArray:
         sums, step = [], max(_AT_ONCE // self._size, 1) * self._size
@@ -361,6 +384,15 @@ class Documents:
     def digest(self) -> str:
         """Return a text that identifies the lengths."""
         return self._source.digest()
+
+
+def _check_block(number: int, what: str, saved: int, found: int) -> None:
+    if found != saved:
+        raise DataError(
+            f"the lengths of the documents have changed: block {number} had {saved} {what}, but has {found} now.\n"
+            "Windows would have tokens of other documents. Restore the lengths. If an earlier run saved its sums of "
+            "other lengths next to them, delete these files (*.packed-*.npz) and start a new run."
+        )
 
 
 def _read(path: Path, mark: IntArray, blocks: int) -> IntArray | None:

@@ -226,6 +226,7 @@ class _Ranges(io.RawIOBase):
 
 _MAGIC = b"PAR1"
 _END = 8  # bytes: the length of the footer, and the magic
+_SIGNATURE = 28  # bytes: a nonce and a tag after the footer, if columns are encrypted and the footer is not
 _GUESS = 1 << 16  # bytes at the end of a file that are read first
 _AT_ONCE = 8  # remote files
 
@@ -310,6 +311,10 @@ def _open(name: str, files: Files) -> Footer:
         raise _no_parquet(name, f"it has only {stamp.size} bytes")
     content = _footer(name, stamp, files)
     metadata = _parsed(name, _as_file(content))
+    if len(content) - metadata.serialized_size == _SIGNATURE:  # pyarrow would abort the process at such a column
+        raise ConfigurationError(
+            f"{name} has encrypted columns, which are not supported.\nWrite the file without encryption."
+        )
     _check_ranges(name, metadata, stamp.size - _END - len(content))
     return Footer(File(name, stamp, len(content), _digest(content)), metadata, _as_file(content))
 
@@ -451,13 +456,34 @@ def leaves_of(metadata: Any, columns: Sequence[str] | None) -> list[int]:
     return [number for number, path in enumerate(paths) if any(f"{path}.".startswith(f"{name}.") for name in columns)]
 
 
-def types_of(footer: Footer, columns: Sequence[str] | None) -> dict[str, str]:
+def types_of(footer: Footer, columns: Sequence[str] | None, text_of: Callable[[Any], str] = str) -> dict[str, str]:
     """Return the types of the selected columns by name, with the selected parts of nested columns."""
     schema = footer.metadata.schema.to_arrow_schema()
     if columns is None:
-        return {field.name: str(field.type) for field in schema}
+        return {field.name: text_of(field.type) for field in schema}
     tops = dict.fromkeys(name if name in schema.names else _top(name, schema.names) for name in columns)
-    return {top: str(schema.field(top).type) if top in columns else _parts(footer, top, columns) for top in tops}
+    return {top: text_of(schema.field(top).type) if top in columns else _parts(footer, top, columns) for top in tops}
+
+
+def _values_in(kind: Any, *, top: bool = True) -> str:
+    """Return a name for the Python values of a type, the same for all types with the same values."""
+    import pyarrow as pa  # noqa: PLC0415  # only needed for Parquet
+
+    types = pa.types
+    if types.is_dictionary(kind):
+        return _values_in(kind.value_type, top=top)
+    if _is_list(kind, types):
+        item = kind.value_type
+        return f"list<{item if top and _is_number(item, types) else _values_in(item, top=False)}>"
+    if types.is_struct(kind):
+        return f"struct<{', '.join(f'{one.name}: {_values_in(one.type, top=False)}' for one in kind)}>"
+    found = {
+        "str": ("is_string", "is_large_string", "is_string_view"),
+        "bytes": ("is_binary", "is_large_binary", "is_binary_view", "is_fixed_size_binary"),
+        "date": ("is_date",),
+    }
+    names = (name for name, some in found.items() if any(getattr(types, one, bool)(kind) for one in some))
+    return next(names, str(kind))
 
 
 def _parts(footer: Footer, top: str, columns: Sequence[str]) -> str:
@@ -473,18 +499,18 @@ def _top(path: str, names: Iterable[str]) -> str:
 
 
 def check_same_types(footers: Sequence[Footer], columns: Sequence[str] | None) -> dict[str, str]:
-    """Return the types of the selected columns, which must be the same in all files.
+    """Return the types of the selected columns in the first file. Those of the other files must have the same values.
 
     Raises:
         ConfigurationError: a column is missing in some files, or its type differs.
     """
     first, *others = footers
-    types = types_of(first, columns)
+    types, values = types_of(first, columns), types_of(first, columns, _values_in)
     for other in others:
         chosen_columns(columns, other)
-        own = types_of(other, columns)
+        own, others_values = types_of(other, columns), types_of(other, columns, _values_in)
         for name in {**types, **own}:
-            if types.get(name) != own.get(name):
+            if values.get(name) != others_values.get(name):
                 raise ConfigurationError(
                     f"the column {name!r} differs between the files.\n"
                     f"  {first.file.name}: {types.get(name, 'no such column')}\n"
@@ -514,9 +540,12 @@ def _column(column: Any) -> list[Any]:
     kind, types = column.type, pa.types
     if isinstance(kind, pa.FixedShapeTensorType):
         return [_tensor(one) for one in column]
-    lists = types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind)
-    numbers = lists and _is_number(kind.value_type, types)
+    numbers = _is_list(kind, types) and _is_number(kind.value_type, types)
     return [_numbers(one.values) for one in column] if numbers else column.to_pylist()
+
+
+def _is_list(kind: Any, types: Any) -> bool:
+    return bool(types.is_list(kind) or types.is_large_list(kind) or types.is_fixed_size_list(kind))
 
 
 def _is_number(kind: Any, types: Any) -> bool:

@@ -14,15 +14,17 @@ from resumable._fetch.reader import prefetch
 from resumable._introspection import ask, has, is_a, mro_of, qualname_of
 from resumable._order.plan import Padding
 from resumable.errors import ConfigurationError, UnsupportedError
-from resumable.loader.registry import refuse_hidden_order
+from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.protocols import Upcoming
-from resumable.samplers import Mixture
+from resumable.samplers import Mixture, Sequential
 from resumable.samplers.base import length_of
 from resumable.samplers.blocks import blocks_of_source
+from resumable.samplers.timeline import text_of
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from resumable.samplers import Sampler
     from resumable.samplers.timeline import Weights
 
 __all__ = ["Mix", "mix"]
@@ -107,10 +109,22 @@ class Mix:
         self.resumable_order(0)  # raises an error if the plan is invalid
         self._names, self._sources = list(sources), list(sources.values())
         self._ends = list(accumulate(self.lengths.values()))
+        self._by_epoch = {name for name, one in sources.items() if ask(type(one), "resumable_epochs") is not None}
 
     def resumable_order(self, seed: int) -> Mixture:
         """Return the order in which `wrap` reads the mixture."""
         return Mixture(self.lengths, seed=seed, **self._plan)
+
+    def resumable_epochs(self, sampler: Sampler) -> Sampler:
+        """Return the order with the epoch of a source in its indices, if its samples differ in each epoch."""
+        if not self._by_epoch or not isinstance(sampler, Mixture):
+            return sampler
+        told = {}
+        for name in sorted(self._by_epoch):
+            plain = Sequential(self.lengths[name])
+            spec = self.sources[name].resumable_epochs(plain).spec()
+            told[name] = {key: value for key, value in spec.items() if key not in plain.spec()}
+        return sampler.with_laps(sorted(told), text_of(told))
 
     def locate(self, indices: Iterable[int]) -> list[tuple[str, int]]:
         """Return the source of each index, for example of `Loader.sample_indices`, and the index in that source."""
@@ -146,14 +160,19 @@ class Mix:
 
     def _find(self, index: int) -> tuple[int, int]:
         index = _whole(index)
-        if not 0 <= index < len(self):
+        epoch, number = divmod(int(index), len(self))
+        source = bisect.bisect_right(self._ends, number)
+        if epoch < 0 or (epoch and self._names[source] not in self._by_epoch):
             raise IndexError(f"sample {index} does not exist: the samples of the mixture are 0..{len(self) - 1}")
-        source = bisect.bisect_right(self._ends, index)
-        own = index - (self._ends[source - 1] if source else 0)
+        own = number - (self._ends[source - 1] if source else 0)
+        own += epoch and epoch * self.lengths[self._names[source]]
         return source, Padding(own) if isinstance(index, Padding) else own
 
     def __len__(self) -> int:
         return self._ends[-1]
+
+    def __iter__(self) -> Iterator[Any]:
+        return map(self.__getitem__, range(len(self)))
 
     def __getitem__(self, index: int) -> Any:
         source, own = self._find(index)
@@ -182,6 +201,7 @@ def _length(name: Any, source: Any) -> int:
             "mix(), and multiply their weights with the weight of the inner mixture."
         )
     refuse_hidden_order(source, what)
+    refuse_hidden_epochs(source, what)
     if is_a(source, (str, bytes, bytearray)):
         raise UnsupportedError(
             f"{what} is a {qualname_of(type(source))}: {source[:40]!r}.\n"

@@ -12,7 +12,7 @@ from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
 from resumable.samplers.simple import Laps
 from resumable.sources._files import Files
-from resumable.sources._integers import Array, Ranged
+from resumable.sources._integers import Array, Joined, Ranged
 from resumable.sources._packing import Concat, Documents, Fit, Flat, Pieces, open_documents
 from resumable.sources.tokens import open_tokens
 
@@ -43,20 +43,23 @@ class Packed:
 
     The content of a window is a function of the epoch and the window's number. Only 16 bytes per block of documents are
     kept in memory. Index `e * len(packed) + i` is window `i` of epoch `e`. `wrap` reads the windows of its epoch in the
-    order that its `shuffle` selects. Without `wrap`, and inside a mixture or a `Subset`, all windows are from epoch 0.
+    order that its `shuffle` selects, and so does a mixture of `resumable.mix`. Without either, all windows are from
+    epoch 0. `wrap` rejects other datasets around it, such as a `Subset`, which do not pass the epoch on.
 
     Args:
-        tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or a Megatron `.bin` with its `.idx`; or an array.
+        tokens: as for `Tokens`: path or URL of a `.npy`, a `.bin`, or a Megatron `.bin` with its `.idx`; a list of
+            them, or a pattern; or an array.
         length: tokens per window.
-        documents: lengths of the documents, in the order of the tokens: path or URL of a `.npy`, or integers of shape
-            `(n,)`. None means the lengths in Megatron's index; without an index, all tokens are one document.
+        documents: lengths of the documents, in the order of the tokens: path or URL of a `.npy`, a list of these, or
+            integers of shape `(n,)`. None means the lengths in Megatron's index; without an index, all tokens are one
+            document.
         how: "flat" cuts the stored tokens into windows, with an offset that depends on the epoch. "concat" shuffles the
             documents of a block in every epoch before it cuts. "fit" puts complete documents into windows, and cuts
             only longer ones; every token is used exactly once, and windows are padded with `pad`.
         block: documents per block.
         seed: selects the content of the windows in each epoch. The seed of `wrap` selects their order.
         pad: token that fills up windows ("fit").
-        dtype: dtype of a `.bin`. None means the dtype in its index, or `uint16`.
+        dtype: dtype of a file with only tokens. None means `uint16` for a `.bin`.
         sidecar: if the lengths are in a local file, save the sums of the blocks next to it for later runs.
         storage_options: for the filesystem of URLs, as in fsspec.
 
@@ -134,7 +137,7 @@ class Packed:
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
         """Read the next windows from a remote file at the same time; see `protocols.Prefetching`."""
         del upcoming
-        if isinstance(self._tokens, Ranged):
+        if isinstance(self._tokens, (Ranged, Joined)):
             self._tokens.hold(span for index in indices for span in _spans(self.pieces(index)))
 
     def pieces(self, index: int) -> Pieces:

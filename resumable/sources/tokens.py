@@ -1,10 +1,15 @@
-"""Tokens: a file of tokens as samples of equal length."""
+"""Tokens: files of tokens as samples of equal length."""
 
 from __future__ import annotations
 
 import io
 import operator
 import os
+import struct
+import tarfile
+import zlib
+from contextlib import suppress
+from glob import has_magic
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -12,8 +17,18 @@ import numpy as np
 
 from resumable.errors import ConfigurationError
 from resumable.samplers.base import check_length
-from resumable.sources._files import Files
-from resumable.sources._integers import Array, Ranged, beginning, beside, existing, open_integers, places_of, size_of
+from resumable.sources._files import Files, find_files
+from resumable.sources._integers import (
+    Array,
+    Joined,
+    Ranged,
+    beginning,
+    beside,
+    existing,
+    open_integers,
+    places_of,
+    size_of,
+)
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -24,11 +39,11 @@ if TYPE_CHECKING:
     from resumable.sources._integers import Place, TokenSource
 
 
-__all__ = ["Span", "Tokens", "index_of", "lengths_of", "open_tokens", "open_vector"]
+__all__ = ["Span", "Tokens", "index_of", "lengths_of", "open_tokens", "open_vector", "several"]
 
 
 class Tokens:
-    """A file of tokens as samples `(input, target)`; for `wrap`, a `DataLoader`, or use on its own.
+    """Files of tokens as samples `(input, target)`; for `wrap`, a `DataLoader`, or use on its own.
 
     The input of sample `i` has the tokens `i * length` to `(i + 1) * length - 1`. The target is shifted by one token.
     Both have the shape `(length,)` and are 64-bit integers, so computations in a model do not overflow. Each process
@@ -36,10 +51,11 @@ class Tokens:
     the same time.
 
     Args:
-        tokens: path or URL of a `.npy`, of a `.bin` with only tokens (as in nanoGPT), or of a Megatron `.bin` next to
-            its `.idx`; or an array of integers of shape `(n,)`.
+        tokens: path or URL of a `.npy`, of a `.bin` with only tokens (as in nanoGPT) or with a header of llm.c or
+            lit-gpt, or of a Megatron `.bin` next to its `.idx`; or an array of integers of shape `(n,)`. A list of
+            files, or a pattern with `{000..099}`, `*` or `?`, is read as if they were one file.
         length: tokens per sample.
-        dtype: dtype of a `.bin`. None means the dtype in its index, or `uint16`.
+        dtype: dtype of a file with only tokens. None means `uint16` for a `.bin`.
         storage_options: for the filesystem of a URL, as in fsspec.
 
     Raises:
@@ -87,13 +103,17 @@ class Tokens:
     def resumable_prefetch(self, indices: Sequence[int], upcoming: Callable[[], Any]) -> None:
         """Read the next samples from a remote file at the same time; see `protocols.Prefetching`."""
         del upcoming
-        if isinstance(self._tokens, Ranged):
+        if isinstance(self._tokens, (Ranged, Joined)):
             self._tokens.hold(self._span(operator.index(index)) for index in indices)
 
     def locate(self, indices: Iterable[int]) -> list[Span]:
         """Return the token ranges of samples, for example of `Loader.sample_indices`, without reading them."""
-        spans = [self._span(self._checked(index)) for index in indices]
-        return [Span(self._tokens.name, start, stop - 1) for start, stop in spans]
+        return [self._located(*self._span(self._checked(index))) for index in indices]
+
+    def _located(self, start: int, stop: int) -> Span:
+        tokens = self._tokens
+        name, first = tokens.place(start, stop - 1) if isinstance(tokens, Joined) else (tokens.name, start)
+        return Span(name, first, first + stop - 1 - start)
 
     def fingerprint(self) -> str:
         """Return a text that identifies the samples: the file's name and size, a digest of tokens, and `length`."""
@@ -116,42 +136,58 @@ class Span(NamedTuple):
 
 # ---------------------------------------------------------------------- opening files and arrays of tokens
 
-_LLM_C = 20240520
 _SEEN = 4096
+_NUMPY = b"\x93NUMPY"
 _MAGICS = {
-    b"\x93NUMPY": "a .npy file",
-    b"PK\x03\x04": "a zip archive, such as .npz or the output of torch.save",
+    _NUMPY: "a .npy file",
     b"MMIDIDX\x00": "a Megatron index",
-    b"\x28\xb5\x2f\xfd": "a compressed file (zstd)",
+    b"TNTIDX": "a Megatron index of an older format",
     b"\xfd7zXZ\x00": "a compressed file (xz)",
+    b"\x28\xb5\x2f\xfd": "a compressed file (zstd)",
+    b"\x04\x22\x4d\x18": "a compressed file (lz4)",
+    b"LZIP\x01": "a compressed file (lzip)",
+    b"\xff\x06\x00\x00sNaPpY": "a compressed file (snappy)",
+    b"7z\xbc\xaf\x27\x1c": "an archive (7z)",
+    b"Rar!\x1a\x07": "an archive (rar)",
     b"PAR1": "a Parquet file",
+    b"PARE": "an encrypted Parquet file",
     b"ARROW1": "an Arrow file",
     b"\x89HDF\r\n": "an HDF5 file",
+    b"SQLite format 3": "an SQLite database",
 }
 _NPY = 1 << 14  # bytes that include the header of a vector
 _HIGH = 16  # high words of 32-bit tokens are smaller: a vocabulary has less than 2**20 tokens
 
 
 def open_tokens(tokens: Any, dtype: DTypeLike | None, files: Files) -> TokenSource:
-    """Open tokens for reading.
-
-    Args:
-        tokens: path or URL of a `.npy`, of a `.bin` without a header, or of a Megatron `.bin` next to its `.idx`; or an
-            array of integers of shape `(n,)`.
-        dtype: dtype of a `.bin`. None means the dtype in its index, or `uint16`.
-        files: reads remote files.
+    """Open tokens for reading; see `Tokens` for the arguments.
 
     Raises:
         ConfigurationError: the format is different, the dtype or the size does not match, or there are no tokens.
     """
-    found = _open_tokens(tokens, None if dtype is None else np.dtype(dtype), files)
-    if not found.count:
-        raise ConfigurationError(f"{found.name} has no tokens.\nCheck the program that wrote it.")
-    return found
+    wanted = None if dtype is None else np.dtype(dtype)
+    parts = [_open_tokens(one, wanted, files) for one in several(tokens, files) or [tokens]]
+    empty = next((part for part in parts if not part.count), None)
+    if empty is not None:
+        raise ConfigurationError(f"{empty.name} has no tokens.\nCheck the program that wrote it.")
+    return parts[0] if len(parts) == 1 else Joined(parts)
+
+
+def several(given: Any, files: Files) -> list[Any] | None:
+    """Return the files of a list or a pattern; None for anything else.
+
+    Raises:
+        ConfigurationError: a pattern matches no file, or a file is listed twice.
+    """
+    paths = isinstance(given, (list, tuple)) and given and all(isinstance(one, (str, os.PathLike)) for one in given)
+    pattern = isinstance(given, (str, os.PathLike)) and (has_magic(os.fspath(given)) or "{" in str(given))
+    if not paths and not pattern:
+        return None
+    return list(find_files(given, files, what="token file", suffix=".bin", extra="tars"))
 
 
 def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None, files: Files) -> TokenSource:
-    if not isinstance(tokens, (str, os.PathLike)) or Path(tokens).suffix == ".npy":
+    if not isinstance(tokens, (str, os.PathLike)):
         return open_vector(tokens, "tokens", files, dtype)
     path = existing(tokens, files)
     index = index_of(tokens, files)
@@ -159,11 +195,98 @@ def _open_tokens(tokens: Any, dtype: np.dtype[Any] | None, files: Files) -> Toke
         said = dtype_of(index, files)
         _same_dtype(path, said, dtype)
         return open_integers(path, files, said)
-    _refuse_formats(path, tokens, dtype, files)
+    head = beginning(path, files, _HEAD)
+    if Path(tokens).suffix == ".npy" and (dtype is None or head.startswith(_NUMPY)):
+        return open_vector(tokens, "tokens", files, dtype)
+    if (layout := _llm_c(head, path, files) or _lit_gpt(head, path, files)) is not None:
+        _same_dtype(path, _whole(layout.dtype, str(path)), dtype)
+        return open_integers(path, files, *layout)
+    _refuse_formats(path, head, tokens, dtype)
     found = open_integers(path, files, _whole(dtype or np.dtype("<u2"), str(path)))
     if dtype is None and found.count:
         _refuse_other_formats(found)
     return found
+
+
+# ---------------------------------------------------------------------- headers and other formats
+
+_HEAD = 1024  # bytes: the header of llm.c, the longest one
+_YEARS = range(2023, 2040)
+_WORDS = 16  # numbers that a header of llm.c may have; the rest are 0
+_LIT_GPT = struct.Struct("<7sQBQ")  # magic, version, type, number of tokens
+_LIT_GPT_TYPES = {1: "u1", 2: "i1", 3: "<i2", 4: "<i4", 5: "<i8", 6: "<f4", 7: "<f8", 8: "<u2"}
+
+
+class _Layout(NamedTuple):
+    """The place of the tokens in a file with a header."""
+
+    dtype: np.dtype[Any]
+    offset: int
+    tokens: int
+
+
+def _llm_c(head: bytes, path: Place, files: Files) -> _Layout | None:
+    """Return what a header of llm.c says: 256 32-bit numbers, the first a date, the third the number of tokens."""
+    if len(head) < _HEAD:
+        return None
+    numbers = np.frombuffer(head, "<i4")
+    date, count = int(numbers[0]), int(numbers[2])
+    if date // 10_000 not in _YEARS or date // 100 % 100 not in range(1, 13) or numbers[_WORDS:].any():
+        return None
+    stored = size_of(path, files) - _HEAD
+    for dtype in ("<u2", "<u4"):
+        if stored == count * np.dtype(dtype).itemsize:
+            return _Layout(np.dtype(dtype), _HEAD, count)
+    raise _other_size(path, f"llm.c ({date})", f"{count} tokens of 16 or 32 bits", stored)
+
+
+def _lit_gpt(head: bytes, path: Place, files: Files) -> _Layout | None:
+    """Return what a header of lit-gpt's `PackedDataset` says, as in TinyLlama."""
+    if not head.startswith(b"LITPKDS") or len(head) < _LIT_GPT.size:
+        return None
+    _, version, code, count = _LIT_GPT.unpack_from(head)
+    dtype, stored = np.dtype(_LIT_GPT_TYPES.get(code, "V1")), size_of(path, files) - _LIT_GPT.size
+    if version != 1 or stored != count * dtype.itemsize:
+        raise _other_size(path, f"lit-gpt (version {version})", f"{count} tokens of {dtype}", stored)
+    return _Layout(dtype, _LIT_GPT.size, count)
+
+
+def _other_size(path: Place, whose: str, said: str, stored: int) -> ConfigurationError:
+    return ConfigurationError(
+        f"{path} starts with a header of {whose}, but it is truncated or not a file of tokens.\n"
+        f"  in the header: {said}\n  after it:      {stored} bytes\nWrong tokens would be read. Write the file again."
+    )
+
+
+def _kind_of(head: bytes) -> str:
+    """Return which other format the first bytes of a file have; empty if none. Short magics need a valid header."""
+    while head[1:4] == b"\x2a\x4d\x18" and head[0] >> 4 == 5:  # noqa: PLR2004  # zstd: a frame to skip
+        head = head[8 + int.from_bytes(head[4:8], "little") :]
+    method, power = int.from_bytes(head[8:10], "little"), int.from_bytes(head[1:5], "little")
+    zipped = head[:3] == b"PK\x03" and head[4:5] < b"\x40" and method in range(100)
+    found = {
+        "a compressed file (gzip)": head[:3] == b"\x1f\x8b\x08" and _inflates(head),
+        "a compressed file (bzip2)": head[:3] == b"BZh" and head[4:10] in (b"1AY&SY", b"\x17rE8P\x90"),
+        "a compressed file (lzma)": head[:1] == b"\x5d" and power.bit_count() == 1 and head[5:13] == b"\xff" * 8,
+        "a zip archive, such as .npz or the output of torch.save": zipped or head[:4] == b"PK\x05\x06",
+        "a tar archive": _is_tar(head),
+        **{kind: head.startswith(magic) for magic, kind in _MAGICS.items()},
+    }
+    return next((kind for kind, there in found.items() if there), "")
+
+
+def _inflates(head: bytes) -> bool:
+    with suppress(zlib.error):
+        zlib.decompressobj(31).decompress(head)
+        return True
+    return False
+
+
+def _is_tar(head: bytes) -> bool:
+    with suppress(tarfile.HeaderError):
+        tarfile.TarInfo.frombuf(head[:512], "ascii", "surrogateescape")  # compares its checksum
+        return True
+    return False
 
 
 def open_vector(values: Any, what: str, files: Files, dtype: np.dtype[Any] | None = None) -> TokenSource:
@@ -194,7 +317,7 @@ def _npy_header(path: Place, files: Files) -> tuple[tuple[int, ...], np.dtype[An
     except ValueError as error:
         raise ConfigurationError(
             f"{path} is not a .npy file, or its header is truncated: {error}.\n"
-            "Write it with numpy.save, or name it .bin if it has only tokens and no header."
+            "Write it with numpy.save. If it has only tokens and no header, as dolma writes them, pass dtype=."
         ) from error
 
 
@@ -222,28 +345,21 @@ def _same_dtype(what: Any, found: np.dtype[Any], given: np.dtype[Any] | None) ->
         )
 
 
-def _refuse_formats(path: Place, given: Any, dtype: np.dtype[Any] | None, files: Files) -> None:
-    """Raise an error if the first bytes or the name of a file show a different format."""
-    head = beginning(path, files, 8)
-    kind = next((kind for magic, kind in _MAGICS.items() if head.startswith(magic)), None)
-    suffix = Path(given).suffix
-    if kind is None and (dtype is not None or suffix == ".bin"):
+def _refuse_formats(path: Place, head: bytes, given: Any, dtype: np.dtype[Any] | None) -> None:
+    """Raise an error if the first bytes of a file show a different format, or nothing shows that it has tokens."""
+    kind, suffix = _kind_of(head), Path(given).suffix
+    if not kind and (dtype is not None or suffix == ".bin"):
         return
-    found = f"is {kind}, not a .bin file of tokens" if kind else f"has the extension {suffix!r}, not .npy or .bin"
-    raise ConfigurationError(
-        f"{path} {found}.\nAll of its bytes would be read as tokens. Pass a .npy file, a .bin file or an array. If the "
-        "file has only tokens, pass dtype=."
-    )
+    found, fix = f"is {kind}, not a .bin file of tokens", "Extract or convert it, and pass a .npy file or a .bin file."
+    if not kind:
+        found = f"has the extension {suffix!r}, not .npy or .bin"
+        fix = "Pass a .npy file, a .bin file or an array. If the file has only tokens, pass dtype=."
+    raise ConfigurationError(f"{path} {found}.\nAll of its bytes would be read as tokens. {fix}")
 
 
 def _refuse_other_formats(tokens: TokenSource) -> None:
     """Raise an error if a file does not look like `uint16` tokens. Called only if no dtype was passed."""
     first = tokens.read(0, _SEEN)
-    if len(first) > 1 and first[0] + (first[1] << 16) == _LLM_C:
-        raise ConfigurationError(
-            f"{tokens.name} starts with a header of llm.c, which would be read as tokens.\nSave the tokens without it: "
-            "numpy.save(path, numpy.fromfile(file, 'uint16', offset=1024))."
-        )
     pairs = first[: len(first) // 2 * 2].reshape(-1, 2)
     if len(pairs) >= _HIGH and pairs[:, 1].max() < _HIGH and pairs[:, 0].max() >= _HIGH:
         raise ConfigurationError(

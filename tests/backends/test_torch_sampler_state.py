@@ -263,7 +263,12 @@ def test_state_in_the_middle_of_a_batch() -> None:
             "'feistel8-v1'",
             "'weighted-v1'",
         ),
-        ({"sampler": Shuffle(99, seed=3, num_samples=23), "seed": 0}, "sampler.samples", "None", "99"),
+        (
+            {"dataset_or_length": 99, "sampler": Shuffle(99, seed=3, num_samples=23), "seed": 0},
+            "sampler.samples",
+            "None",
+            "99",
+        ),
     ],
 )
 def test_a_state_of_another_order_is_refused(options: dict[str, Any], field: str, stored: str, own: str) -> None:

@@ -222,7 +222,7 @@ def test_what_makes_no_order_in_blocks_is_refused() -> None:
         resumable.mix({"x": [1], "y": [2]}, shuffle="blocks")
     with pytest.raises(ConfigurationError, match="shuffle must be True or"):
         resumable.mix({"x": [1]}, shuffle=False)  # type: ignore[arg-type]  # on purpose
-    with pytest.raises(ConfigurationError, match="an order of 9 samples in blocks was given for 'x'"):
+    with pytest.raises(ConfigurationError, match="an order of 9 samples in blocks was passed for 'x'"):
         Mixture({"x": 10}, blocks={"x": Blocks(9)})
     with pytest.raises(ConfigurationError, match="the sizes of Wrong add up to 3 samples, but it has 100"):
         resumable.mix({"a": Wrong()}, shuffle="blocks")
@@ -244,9 +244,9 @@ def test_too_small_window_for_the_batch() -> None:
     weights = {"large": 0.9, "small": 0.1}
     given = {name: Blocks(size, block=4, window=100) for name, size in sizes.items()}
     mixture = Mixture(sizes, weights=weights, blocks=given, num_samples=640, window=64)
-    assert "of the source 'large' of the mixture, a window of 100 blocks is small" in mixture.doubt(64)
+    assert "in the source 'large' of the mixture, a window of 100 blocks is small" in mixture.doubt(64)
     assert "small'" not in mixture.doubt(64)  # 6 samples of a batch
-    with pytest.warns(ShuffleWarning, match="of the source 'large'"):
+    with pytest.warns(ShuffleWarning, match="in the source 'large'"):
         next(iter(resumable.wrap(list(range(200_000)), sampler=mixture, batch_size=64)))
 
 

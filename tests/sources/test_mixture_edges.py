@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import hashlib
+import json
 import math
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -13,6 +15,9 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset, TensorD
 
 import resumable
 from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from pathlib import Path
 
 
 def files(kind: str, count: int) -> list[str]:
@@ -152,3 +157,69 @@ def test_an_index_is_an_integer() -> None:
     for call in calls:
         with pytest.raises(UnsupportedError, match="needs an integer index, but got"):
             call()
+
+
+# ---------------------------------------------------------------------- a state of other sources
+
+
+@pytest.mark.parametrize(
+    ("lengths", "told"),
+    [
+        ({"web": 100, "code": 50, "math": 9}, "'math' is new, with 9 samples"),
+        (
+            {"math": 9, "web": 100, "code": 50, "wiki": 3},
+            "'math' is new, with 9 samples; 'wiki' is new, with 3 samples",
+        ),
+        ({"web": 100}, "'code' is missing, which had 50 samples"),
+        ({"web": 100, "code": 51}, "'code' had 50 samples and has 51"),
+        ({"web": 99, "code": 51}, "'web' had 100 samples and has 99; 'code' had 50 samples and has 51"),
+        ({"web": 100, "text": 50}, "'code' is missing, which had 50 samples; 'text' is new, with 50 samples"),
+        ({"code": 50, "web": 100}, "their order differs"),
+    ],
+)
+@pytest.mark.parametrize("weighted", [False, True])
+def test_changed_sources_are_named(lengths: dict[str, int], told: str, weighted: bool) -> None:
+    def made(some: dict[str, int]) -> Any:
+        weights: Any = dict.fromkeys(some, 1) if weighted else None
+        sources = {name: list(range(length)) for name, length in some.items()}
+        return resumable.wrap(resumable.mix(sources, weights=weights), batch_size=8, seed=0)
+
+    loader = made({"web": 100, "code": 50})
+    list(loader.steps(3))
+    state = loader.state_dict()
+    with pytest.raises(StateMismatchError) as caught:
+        made(lengths).load_state_dict(state)
+    assert str(caught.value).startswith(
+        f"the sources of the mixture (sampler.sources) differ from the checkpoint's: {told}."
+    )
+    made({"web": 100, "code": 50}).load_state_dict(state)
+
+
+def test_changed_sources_of_a_large_mixture() -> None:
+    """A state has only a digest of very many, as states of earlier versions have of more than a few."""
+
+    def made(count: int) -> Any:
+        return resumable.wrap(
+            resumable.mix({f"a source with a long name {number}": [1, 2, 3] for number in range(count)}), batch_size=8
+        )
+
+    with pytest.raises(StateMismatchError, match="differs from the checkpoint's"):
+        made(101).load_state_dict(made(100).state_dict())
+    with pytest.raises(StateMismatchError, match="'a source with a long name 20' is new, with 3 samples"):
+        made(21).load_state_dict(made(20).state_dict())
+    state = made(20).state_dict()
+    for name in ("sources", "weights"):
+        digest = hashlib.blake2b(state["sampler"][name].encode(), digest_size=8, person=b"resumable1").hexdigest()
+        made(20).load_state_dict({**state, "sampler": {**state["sampler"], name: digest}, "digest": None})
+        with pytest.raises(StateMismatchError, match=rf"sampler\.{name}"):
+            made(20).load_state_dict({**state, "sampler": {**state["sampler"], name: "0" * 16}, "digest": None})
+
+
+def test_the_samples_of_a_large_mixture_are_in_its_state(tmp_path: Path) -> None:
+    names = [f"a source with a long name {number}" for number in range(20)]
+    data = resumable.mix({name: [1, 2, 3] for name in names}, weights={name: 1 + len(name) for name in names})
+    loader = resumable.wrap(data, batch_size=8, seed=0)
+    list(loader.steps(3))
+    path = tmp_path / "state.json"
+    path.write_text(json.dumps(loader.state_dict()))
+    assert list(resumable.samples(path, epoch=1, step=2).indices) == loader.sample_indices(epoch=1, step=2)

@@ -280,7 +280,7 @@ def test_a_mixture_of_other_files_is_refused(tmp_path: Path) -> None:
     other = resumable.mix({"rows": resumable.Parquet(changed), "list": [{"id": 1000 + number} for number in range(30)]})
     del other._plan["weights"]  # the same mixture
     other._plan["weights"] = {"rows": 0.75, "list": 0.25}  # likewise
-    with pytest.raises(StateMismatchError, match="another"):
+    with pytest.raises(StateMismatchError, match="has changed since the checkpoint"):
         resumable.wrap(other, batch_size=12, seed=3).load_state_dict(state)
 
 

@@ -98,6 +98,19 @@ def test_documents_of_several_sequences_or_none(borders: list[int], lengths: lis
     assert [sample["document"].tolist() for sample in found] == [sample["document"].tolist() for sample in given]
 
 
+def test_indices_of_several_files_are_joined(tmp_path: Path) -> None:
+    for name in ("a", "b"):
+        (tmp_path / name).mkdir()
+        write_megatron(tmp_path / name)
+    both = [tmp_path / name / "corpus.bin" for name in ("a", "b")]
+    found = resumable.Packed(both, 50, how="fit")
+    given = resumable.Packed(np.tile(TOKENS, 2), 50, how="fit", documents=LENGTHS * 2)
+    assert [sample["document"].tolist() for sample in found] == [sample["document"].tolist() for sample in given]
+    (tmp_path / "b" / "corpus.idx").unlink()
+    with pytest.raises(ConfigurationError, match=r"b/corpus\.bin has no \.idx next to it, but other files"):
+        resumable.Packed(both, 50)
+
+
 @pytest.mark.parametrize("borders", [[0, 1, 2, 3], [1, 2, 4], [0, 3, 2, 4]])
 def test_an_index_with_sequences_of_no_document_is_refused(borders: list[int], tmp_path: Path) -> None:
     path = write_megatron(tmp_path, borders)
@@ -151,19 +164,11 @@ def test_a_cut_index_is_refused_by_name(size: int, message: str, tmp_path: Path)
             lambda path: resumable.Tokens(written(path, "bin"), 4, dtype=float),
             "integer dtype of at most 63 bits, but it has float64",
         ),
-        (lambda path: resumable.Tokens(llm_c(path), 4), r"header of llm\.c"),
     ],
 )
 def test_what_is_no_file_of_tokens_is_refused(make: Any, message: str, tmp_path: Path) -> None:
     with pytest.raises(ConfigurationError, match=message):
         make(tmp_path)
-
-
-def llm_c(folder: Path) -> Path:
-    head = np.zeros(256, np.int32)
-    head[:3] = 20240520, 1, len(TOKENS)
-    (folder / "llm.bin").write_bytes(head.tobytes() + TOKENS.tobytes())
-    return folder / "llm.bin"
 
 
 def test_a_file_that_is_written_again_is_refused_by_name(tmp_path: Path) -> None:
@@ -259,3 +264,49 @@ def test_a_write_that_breaks_off_leaves_nothing(tmp_path: Path, monkeypatch: pyt
     monkeypatch.setattr(os, "fsync", broken)
     packed_of(tmp_path, LENGTHS)
     assert [path.name for path in tmp_path.iterdir()] == ["lengths.npy"]
+
+
+@pytest.mark.parametrize("how", ["flat", "concat", "fit"])
+@pytest.mark.parametrize("other", [[250, 100, 0, 650], [300, 0, 659, 41], [341, 0, 0, 659]])
+def test_sums_of_other_lengths_are_not_used(how: Any, other: list[int], tmp_path: Path) -> None:
+    """Lengths of the same size, time and sum: the sums and the windows of each block tell, when it is opened."""
+    path = tmp_path / "lengths.npy"
+    packed_of(tmp_path, LENGTHS, how=how)
+    before = os.stat(path)  # noqa: PTH116  # the time in nanoseconds
+    np.save(path, np.array(other))
+    os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
+    packed = resumable.Packed(TOKENS, 50, documents=path, block=2, how=how)
+    right = resumable.Packed(TOKENS, 50, documents=other, block=2, how=how)
+    read = 0
+    for index in range(2 * len(packed)):
+        message = ""
+        try:
+            sample = packed[index]
+        except DataError as error:
+            message = str(error)
+        if message:
+            assert "the lengths of the documents have changed: block" in message
+            assert ".packed-*.npz" in message
+        else:
+            read += 1
+            assert {name: value.tolist() for name, value in sample.items()} == {
+                name: value.tolist() for name, value in right[index].items()
+            }
+    same = [sum(LENGTHS[:2]), sum(LENGTHS[2:])] == [sum(other[:2]), sum(other[2:])]
+    assert (read == 2 * len(packed)) == (same and len(right) == len(packed))
+
+
+def test_windows_of_other_lengths_are_not_used(tmp_path: Path) -> None:
+    """The sum of the block is the same, but its documents fill another number of windows."""
+    path, counts = tmp_path / "lengths.npy", []
+    for lengths in ([50, 50, 50, 850], [26, 26, 26, 922], [50, 100, 50, 800]):
+        np.save(path, np.array(lengths))
+        os.utime(path, ns=(1, 1))
+        packed = resumable.Packed(TOKENS, 50, documents=path, block=4, how="fit")
+        counts.append(len(resumable.Packed(TOKENS, 50, documents=lengths, block=4, how="fit")))
+        if counts[-1] == 20:
+            assert packed[19]["input"].shape == (50,)
+        else:
+            with pytest.raises(DataError, match="have changed: block 0 had 20 windows, but has"):
+                packed[19]
+    assert counts == [20, 21, 20]

@@ -38,7 +38,7 @@ from resumable.backends.torch.orders import (
 )
 from resumable.backends.torch.stream import TorchStreamBackend
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
-from resumable.loader.registry import find_dataset, refuse_hidden_order
+from resumable.loader.registry import find_dataset, refuse_hidden_epochs, refuse_hidden_order
 from resumable.samplers.base import check_length, length_of
 
 if TYPE_CHECKING:
@@ -140,6 +140,7 @@ def _adapt_map_style(loader: DataLoader[Any], options: Options) -> tuple[Backend
         streams="The order of a map-style dataset never depends on the number of workers or ranks.",
     )
     _refuse_other_order(loader)
+    refuse_hidden_epochs(loader.dataset, "the dataset of this DataLoader", evaluation=bool(options.evaluation))
     sampler, batch_size, drop_last = _batching(loader)
     length = _length(loader.dataset, sampler, options)
     options = options.resolve_sampler(loader.dataset, length or 0)

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 from torch.utils.data import DistributedSampler
 
-from resumable._fetch.indexed import SamplerResolution
+from resumable._fetch.indexed import SamplerResolution, by_epoch
 from resumable._introspection import ask, has, qualname_of, shorten
 from resumable._options import check_count
 from resumable._order.cursor import Cursor
@@ -19,10 +19,11 @@ from resumable._order.plan import Schedule, share
 from resumable._order.world import World, find
 from resumable._state import check_same, damaged
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError
-from resumable.loader.registry import refuse_hidden_order
+from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.loader.startup_checks import warn_of_environment
 from resumable.samplers import Sequential, Shuffle
 from resumable.samplers.base import check_length
+from resumable.samplers.simple import check_data_length
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sized
@@ -110,12 +111,13 @@ class ResumableSampler(DistributedSampler[int]):
             seed,
             drop_last,
         )
+        refuse_hidden_epochs(dataset, "the dataset of this ResumableSampler")
         if dataset is not None and sampler is None:
             _refuse_carried_order(dataset)
         self.given = _choose_order(length, shuffle, seed, sampler)
         self._per_rank = check_count("batch_size", batch_size, "It counts samples per rank and step.")
         global_batch = self._per_rank * self._world.size
-        self._resolution = SamplerResolution(self.given, partial(int, global_batch))
+        self._resolution = SamplerResolution(by_epoch(self.given, dataset), partial(int, global_batch))
         self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")
         self.num_samples = self._schedule.total(Cursor()) * self._per_rank
         self.total_size = self.num_samples * self._world.size
@@ -346,6 +348,7 @@ def _choose_order(length: int, shuffle: bool, seed: int, sampler: Sampler | None
             f"sampler={sampler!r} was passed together with seed={seed!r} and shuffle={shuffle!r}.\n"
             "Seed and shuffle would be ignored, because the sampler determines the order. Pass the seed to the sampler."
         )
+    check_data_length(sampler, length)
     return sampler
 
 
