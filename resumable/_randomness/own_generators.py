@@ -51,9 +51,10 @@ __all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators"]
 # Finds a source's own generators, such as `self.rng = numpy.random.default_rng(0)` in a transform.
 #
 # The search covers the objects of the source: attributes, keys and elements of containers, objects that functions are
-# bound to, close over or have as defaults, and globals that functions and methods use from their own module. It calls no
-# code of the source, not even a property, a metaclass or `__hash__` of a key. So no object can hide a generator next to
-# it. Each generator has a path, such as `dataset.transform.steps[1].rng`, which is the same in every process.
+# bound to, close over or have as defaults, and globals that functions and methods use from their own module. It calls
+# no code of the source, not even a property, a metaclass or `__hash__` of a key; only a weak proxy asks its object. So
+# no object can hide a generator next to it. Each generator has a path, such as `dataset.transform.steps[1].rng`, which
+# is the same in every process.
 #
 # Large containers mostly hold data: millions of numbers, or a dict for each sample. They are sifted first, a hundred
 # times as fast: only entries with something other than data are entered.
@@ -99,7 +100,8 @@ _BEHIND: tuple[tuple[Any, Callable[[Any], list[tuple[str, Any]]]], ...] = (
     (threading.local, lambda thing: [("", threading.local.__getattribute__(thing, "__dict__"))]),
     (ContextVar, lambda thing: [("", ContextVar.get(thing, None))]),
 )
-_SPECIAL = tuple(chain.from_iterable(kinds if type(kinds) is tuple else (kinds,) for kinds, _ in _BEHIND)) + (
+_SPECIAL = (
+    *chain.from_iterable(kinds if type(kinds) is tuple else (kinds,) for kinds, _ in _BEHIND),
     *(types.FunctionType, types.MethodType, random.Random, *_NUMPY, defaultdict),
 )
 _PLAIN_KEYS = (str, int, float, complex, bool, bytes, type(None))
@@ -140,9 +142,7 @@ class _Search:
         self._classes: dict[int, type] = {}  # by id, because a metaclass may make its classes unhashable
         self._kinds: dict[int, _Kind] = {}  # the same
         self._plain = set(map(id, _PLAIN))  # classes that hold only data
-        self._sifted = set(
-            map(id, _CONTAINERS)
-        )  # classes whose first object was entered, for what the class itself has
+        self._sifted = set(map(id, _CONTAINERS))  # classes whose first object was entered, for what the class has
         self.stopped: list[tuple[str, str]] = []
         self.entries = 0
 
@@ -358,10 +358,10 @@ def _entries(thing: Any, path: str) -> list[tuple[list[Any], Callable[[int], Pla
         if issubclass(kind, base):
             get = partial(_element, base, thing)
             found.append((list(base.__iter__(thing)), lambda at, get=get: Place(f"{path}[{at}]", partial(get, at))))  # type: ignore[misc]  # a default
-    for base in _SETS:
-        if issubclass(kind, base):
-            some = list(base.__iter__(thing))  # in an order that differs between processes, unlike their classes
-            found.append((some, lambda at: _there(f"{path}{_UNORDERED}{qualname_of(type(some[at]))}}}", some[at])))
+    if issubclass(kind, _SETS):
+        some = list(next(base for base in _SETS if issubclass(kind, base)).__iter__(thing))
+        # Their order differs between processes, unlike their classes.
+        found.append((some, lambda at: _there(f"{path}{_UNORDERED}{qualname_of(type(some[at]))}}}", some[at])))
     if issubclass(kind, np.ndarray):
         flat = np.ndarray.view(thing, np.ndarray).reshape(-1)
         found.append((flat.tolist(), lambda at: Place(f"{path}[{at}]", partial(flat.item, at))))
