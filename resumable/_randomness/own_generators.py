@@ -183,29 +183,35 @@ class _Search:
         """Return the numbers of the entries that may lead to a generator."""
         self.entries += len(values)
         plain, kinds = self._plain, set(map(id, map(type, values)))
+        if not kinds <= plain and len(values) > _LARGE:
+            for kind in dict(zip(map(id, map(type, values)), map(type, values), strict=True)).values():
+                self._kind(kind)
         if kinds <= plain:  # in a tenth of the time
             return []
         level = [(number, value) for number, value in enumerate(values) if id(type(value)) not in plain]
-        if len(values) <= _LARGE:
-            return [number for number, _ in level]
-        found, seen, looked = list[int](), set[int](), 0
+        return [number for number, _ in level] if len(values) <= _LARGE else self._sift_each(level, path)
+
+    def _sift_each(self, level: list[tuple[int, Any]], path: str) -> list[int]:
+        """Look into the entries of a large container, at any depth."""
+        plain, found, seen, looked = self._plain, list[int](), set[int](), 0
         for number, value in level:
             inner = [value]
-            while inner and looked <= _MOST_ENTRIES:
+            while inner:
                 one = inner.pop()
                 if id(one) in seen:
                     continue
                 seen.add(id(one))
-                kind = self._kind(type(one))
-                if kind.plain:
+                what = self._kind(type(one))
+                if what.plain:
                     continue
-                inside = kind.inside(one) if id(kind.of) in self._sifted else None
+                inside = what.inside(one) if id(what.of) in self._sifted else None
                 if inside is None:
-                    self._sifted.add(id(kind.of))
+                    self._sifted.add(id(what.of))
                     found.append(number)
                     break
-                looked += len(inside)
-                inner += [each for each in inside if id(type(each)) not in plain]
+                if looked <= _MOST_ENTRIES:
+                    looked += len(inside)
+                    inner += [each for each in inside if id(type(each)) not in plain]
         self.entries += looked
         if looked > _MOST_ENTRIES and found:
             self.stopped.append((path, f"{_MOST_ENTRIES} entries of containers"))
@@ -241,7 +247,7 @@ class _Kind:
     def __init__(self, of: type) -> None:
         self.of, self._is_array = of, issubclass(of, np.ndarray)
         self._bases = [base for base in _CONTAINERS if issubclass(of, base)]
-        self._is_exact = self._bases == [of]
+        self._is_exact = any(base is of for base in _CONTAINERS)
         members = [members_of(base) for base in mro_of(of)]
         special = issubclass(of, _SPECIAL) or _is_torchs(of) or any("__wrapped__" in known for known in members)
         kept = special or self._bases or _holds(of) or package_of(of) in _REFERRING
@@ -402,10 +408,10 @@ def _wrapped(thing: Any, path: str) -> Iterator[Place]:
 
 def _of_function(function: types.FunctionType, path: str) -> Iterator[Place]:
     name = dict.get(function.__globals__, "__name__")
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield Place(f"{path}.{free}", partial(_of_cell, cell))  # of a decorator, a user's function
     if type(name) is str and name.partition(".")[0] in _LIBRARIES:
         return
-    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield Place(f"{path}.{free}", partial(_of_cell, cell))
     yield _there(f"{path}.defaults", function.__defaults__)
     yield _there(f"{path}.defaults", function.__kwdefaults__)
     yield _there(path, vars(function))  # attributes that decorators have set
@@ -451,10 +457,7 @@ def _element(base: Any, things: Any, number: int) -> Any:
 
 
 def _slot(get: Callable[[Any], Any], thing: Any) -> Any:
-    try:
-        return get(thing)
-    except AttributeError:
-        return None
+    return survive(None, partial(get, thing), None)  # an empty slot raises
 
 
 def _of_cell(cell: types.CellType) -> Any:

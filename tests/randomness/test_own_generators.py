@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 import collections
+import contextlib
 import contextvars
 import dataclasses
 import functools
@@ -602,6 +603,8 @@ HOLDERS: dict[str, Holder] = {
     "bound method": (lambda one: types.SimpleNamespace(draw=one.random), lambda held: held.draw.__self__),
     "cycle": (lambda one: itertools.cycle([one]), next),
     "iterator": (yielding, next),
+    "decorated": (lambda one: contextlib.contextmanager(lambda: iter([one])), lambda held: held().__enter__()),
+    "without gradients": (lambda one: torch.no_grad()(lambda: one), lambda held: held()),
     "cached": (lambda one: functools.lru_cache(lambda: one), lambda held: held()),
     "vectorized": (lambda one: np.vectorize(lambda _: one), lambda held: held.pyfunc(0)),
     "objects": (lambda one: objects(one, 3), lambda held: held[-1]),
@@ -778,3 +781,7 @@ def test_whatever_an_object_raises_hides_nothing_beside_it(inside: Any, count: i
         "own": random.Random(),
     }
     assert searched(thing)[0] == ["x['own']"]
+
+
+def test_a_generator_in_a_large_container_beyond_the_limit() -> None:
+    assert searched([*([at] * 50_000 for at in range(100)), random.Random()])[0] == ["x[100]"]
