@@ -11,7 +11,7 @@ Content of these types is digested:
 - NumPy arrays, also of objects; PyTorch's tensors of any layout; any object with `__array__` or `__dlpack__`, such as
   an image of PIL
 - tables, series and indices of pandas; tables, batches, arrays and scalars of Arrow
-- dataclasses, by their fields; other objects, by their attributes. Computed attributes, such as a `cached_property`,
+- the fields of dataclasses, and the attributes of other objects. Computed attributes, such as a `cached_property`,
   and cached hash values are left out, because they come and go.
 
 Digests that earlier versions made are still compared: a digest that covers a type that they did not read starts with
@@ -70,7 +70,7 @@ _DEEPEST = 8  # sets inside sets
 _MOST_BYTES = 1 << 26  # to copy out of an object with `__array__`, which may be a file
 _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _PATHS = {"__url__", "__local_path__"}  # WebDataset's keys for the location of a sample's file, which may change
-_KEY = "key"  # the path of a dict's keys: they are no content
+_KEY = "key"  # the path of a dict's keys, which do not count as content
 _NEW = "2:"
 _SHOWN = (dt.date, dt.time, dt.timedelta, uuid.UUID, decimal.Decimal, fractions.Fraction, range, slice)  # full `repr`
 _LISTS: tuple[type, ...] = (collections.deque, type({}.keys()), type({}.values()), type({}.items()))
@@ -137,7 +137,7 @@ def _digested(element: Any, reader: _Reader) -> str:
 
 
 class _Name(str):
-    """A text that is no content, such as the name of an attribute."""
+    """A text that does not count as content, such as the name of an attribute."""
 
     __slots__ = ()
 
@@ -253,7 +253,7 @@ class _Reader:
 
 
 def _of_other(value: Any) -> Sequence[Any] | None:
-    """Return values that stand for the content of a value of any other type; None if it shows none."""
+    """Return the content of a value of any other type as values of known types; None if it shows none."""
     kind = type(value)
     modules = {package_of(base) for base in mro_of(kind)}
     found: Sequence[Any] | None = None
@@ -324,7 +324,7 @@ def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
 
 
 def _of_object(value: Any, kind: type) -> list[Any] | None:
-    """Return the attributes of an object with their names; None if it has none, or is no data."""
+    """Return the attributes of an object with their names; None if it has none, or is not data."""
     if package_of(kind) in _LIBRARIES and module_of(kind) not in _HOLDERS:
         return None
     if issubclass(kind, type) or has(kind, "__next__"):

@@ -349,7 +349,7 @@ def shows_nothing(what: str, kind: str) -> str:
     """
     return (
         f"elements of {what} cannot be compared after a resume: an object of type {kind} shows no content, only its "
-        "type.\nIf the source continued with other elements, nothing would report it. Yield arrays, tensors, plain "
+        "type.\nIf the source continued with different elements, nothing would report it. Yield arrays, tensors, plain "
         "values, or objects with attributes or __array__, on the CPU. To continue without the comparison, pass "
         'wrap(..., checks="ranks").'
     )

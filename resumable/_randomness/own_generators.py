@@ -134,7 +134,7 @@ def find_generators(roots: Mapping[str, Any]) -> list[Place]:
 class _Search:
     """One search.
 
-    `stopped` has the places where it stopped, each with the limit; `entries` counts the sifted entries.
+    `stopped` has the paths at which it stopped, each with the limit; `entries` counts the sifted entries.
     """
 
     def __init__(self) -> None:
@@ -236,10 +236,10 @@ class _Search:
 
 
 class _Kind:
-    """What a class means for the sifting of a large container.
+    """How the objects of one class are sifted.
 
     Args:
-        of: the class; kept, so no other one gets its id.
+        of: the class; kept, so no new class gets its id.
     """
 
     __slots__ = ("_attributes", "_bases", "_is_array", "_is_exact", "_is_simple", "of", "plain")
@@ -346,7 +346,7 @@ def _is_container(kind: type) -> bool:
 
 
 def _entries(thing: Any, path: str) -> list[tuple[list[Any], Callable[[int], Place]]]:
-    """Return the entries of a container, and a function for the place of each.
+    """Return the entries of a container, and a function that returns the `Place` of each.
 
     It uses the methods of the built-in class: a subclass may override them.
     """
@@ -494,7 +494,7 @@ class OwnGenerator:
     Args:
         path: where it is.
         get: returns the object that is there now.
-        salt: makes its numbers different from those of other generators; by default, the path.
+        salt: distinguishes its numbers from the numbers of other generators; by default, the path.
     """
 
     def __init__(self, path: str, get: Callable[[], Any], *, salt: str | None = None) -> None:

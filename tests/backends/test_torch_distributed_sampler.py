@@ -113,7 +113,7 @@ def test_a_state_of_an_earlier_version_keeps_its_tail(drop_last: bool) -> None:
         chosen.load_state_dict(state)
 
 
-# ---------------------------------------------------------------------- subclasses with numbers of their own
+# ---------------------------------------------------------------------- subclasses with different numbers
 
 
 class Uneven(DistributedSampler[Any]):
@@ -136,13 +136,13 @@ class Truncated(DistributedSampler[Any]):
 
 
 class Rounded(DistributedSampler[Any]):
-    """Fills each rank up to a multiple of five, by a property."""
+    """Has a property that fills each rank up to a multiple of five."""
 
     num_samples = property(lambda self: self._full, lambda self, number: setattr(self, "_full", number + -number % 5))
 
 
 class Halves(RandomSampler):
-    """Has a length of its own."""
+    """Has a different length."""
 
     def __len__(self) -> int:
         return 5

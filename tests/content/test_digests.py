@@ -101,7 +101,7 @@ def digests_of(content: Any) -> list[str | None]:
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_digests_are_those_of_earlier_states(name: str) -> None:
-    """A fourth digest is the canary of this version, where it covers a type that earlier versions did not read."""
+    """A fourth digest is the canary of this version, if it covers a type that earlier versions did not read."""
     first, *others = json.loads(PINNED.read_text(encoding="utf-8"))[name]
     assert digests_of(CONTENTS[name]) == [*(others[2:] or [first]), *others[:2]]
     assert Canary.known(first).fits(CONTENTS[name])

@@ -106,7 +106,7 @@ def kind_of(sampler: Any) -> type | None:
 
 
 def _has_its_numbers(sampler: Any, known: type) -> bool:
-    """Return whether length and numbers of a sampler are those of its class: PyTorch's `__iter__` reads them."""
+    """Return whether a sampler has the length and numbers that its class computes: PyTorch's `__iter__` reads them."""
     if known is DistributedSampler:
         length, ranks = length_or_none(ask(sampler, "dataset")), ask(sampler, "num_replicas")
         if length is None or type(ranks) is not int or ranks < 1:
