@@ -90,7 +90,7 @@ _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
 _SETS: tuple[Any, ...] = (set, frozenset)
 _CONTAINERS = (dict, *_SEQUENCES, *_SETS)
 _UNORDERED = "{"  # in the path of an element of a set
-_FACTORY: Any = defaultdict.default_factory
+_FACTORY: Any = members_of(defaultdict)["default_factory"]
 _DTYPE: Any = np.ndarray.dtype
 _BEHIND: tuple[tuple[Any, Callable[[Any], list[tuple[str, Any]]]], ...] = (
     (partial, lambda thing: [(name, member.__get__(thing)) for name, member in _OF_PARTIAL.items()]),
@@ -259,7 +259,7 @@ class _Kind:
     def inside(self, thing: Any) -> Collection[Any] | None:
         """Return what an object holds; None if only entering it can tell."""
         if self._is_exact:
-            return (*thing, *thing.values()) if self.of is dict else thing  # type: ignore[no-any-return]  # it is one
+            return (*thing, *thing.values()) if self.of is dict else thing
         if self._is_array:
             return [] if _is_plain(thing) else None
         if not self._is_simple:

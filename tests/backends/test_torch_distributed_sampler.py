@@ -130,7 +130,8 @@ class Truncated(DistributedSampler[Any]):
     """Reads an epoch only in part."""
 
     def __init__(self, *args: Any, **options: Any) -> None:
-        super().__init__(*args, drop_last=True, **options)
+        super().__init__(*args, **options)
+        self.drop_last = True
         self.num_samples = 2
         self.total_size = self.num_samples * self.num_replicas
 

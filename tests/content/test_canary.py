@@ -323,7 +323,7 @@ class ByArray:
     __slots__ = ("_of",)
 
     def __init__(self, values: Any) -> None:
-        self._of = lambda: values
+        self._of: Callable[[], Any] = lambda: values
 
     def __array__(self, dtype: Any = None, copy: Any = None) -> Any:
         return self._of()
@@ -333,7 +333,7 @@ class ByDlpack:
     __slots__ = ("_of",)
 
     def __init__(self, values: Any) -> None:
-        self._of = lambda: torch.from_numpy(values)
+        self._of: Callable[[], Any] = lambda: torch.from_numpy(values)
 
     def __dlpack__(self, **options: Any) -> Any:
         return self._of().__dlpack__(**options)

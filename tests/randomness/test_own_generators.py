@@ -758,17 +758,17 @@ class Raises:
     def __hash__(self) -> int:
         return hash("own")
 
-    __len__ = __iter__ = __bool__ = __repr__ = lambda self: self.nothing
+    __len__ = __iter__ = __bool__ = __repr__ = lambda self: 1 / 0  # type: ignore[assignment,return-value]  # on purpose
 
 
 class RaisesDescribed:
     __slots__ = ()
 
-    @property
-    def __dict__(self) -> Any:  # type: ignore[override]  # on purpose
+    @property  # type: ignore[override]  # on purpose
+    def __dict__(self) -> Any:
         raise SystemError
 
-    __module__ = property(lambda self: 1 / 0)  # type: ignore[assignment]  # as h5py has it
+    __module__ = property(lambda self: 1 / 0)  # as h5py has it
 
 
 @pytest.mark.parametrize("count", [1, 100])
