@@ -764,8 +764,8 @@ class Raises:
 class RaisesDescribed:
     __slots__ = ()
 
-    @property  # type: ignore[override]  # on purpose
-    def __dict__(self) -> Any:
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]  # on purpose
         raise SystemError
 
     __module__ = property(lambda self: 1 / 0)  # as h5py has it
