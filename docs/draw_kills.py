@@ -12,12 +12,12 @@ import tempfile
 from pathlib import Path
 from typing import Any
 
-sys.path.insert(0, str(Path(__file__).parents[1]))
+sys.path.insert(0, str(Path(__file__).parents[1] / "examples"))
 
-from examples.demo.catalogue import find_source
-from examples.demo.digits import load_digits, write_digits
-from examples.demo.experiment import Experiment
-from examples.demo.harness import fork_servers
+from demo.catalogue import find_source
+from demo.digits import load_digits, write_digits
+from demo.experiment import Experiment
+from demo.harness import fork_servers
 
 DATA, PICTURE = (Path(__file__).parent / f"assets/kills.{suffix}" for suffix in ("json", "svg"))
 SEED = 2  # its kills are far apart

@@ -252,7 +252,7 @@ def _check(sampler: Sampler, spec: Mapping[str, Any]) -> Sampler:
         raise StateMismatchError(
             "this version of PyTorch generates different random numbers from the same seed, so the samples would "
             "differ.\n"
-            f"  in the checkpoint: {spec['torch']}\n  drawn here:        {made['torch']}\n"
+            f"  in the checkpoint: {spec['torch']}\n  computed here:     {made['torch']}\n"
             "Use the version of PyTorch that the run was started with."
         )
     other = sorted(name for name in {*made, *spec} if made.get(name) != spec.get(name))

@@ -55,7 +55,7 @@ def open_checkpoint(path: str | os.PathLike[str]) -> Iterator[Content]:
             content = _read_folder(place) if place.is_folder() else _read_file(place)
         except (CorruptCheckpointError, CheckpointNotFoundError) as error:
             raise type(error)(
-                f"{os.fspath(path)}: {error}.\nThis checkpoint cannot be used to resume. Use another one."
+                f"{os.fspath(path)}: {error}.\nThis checkpoint cannot be used to resume. Use a different checkpoint."
             ) from error
         except CheckpointError as error:
             if error.__cause__ is not None:

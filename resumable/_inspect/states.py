@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass, replace
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 from resumable._content import dotted
 from resumable._inspect.pickles import MOST_PACKED, unpack
 from resumable._inspect.values import Tensor, walk
-from resumable._order.plan import Schedule
+from resumable._order.plan import Schedule, Tail
 from resumable._state import State, is_state, parse
 from resumable.errors import ConfigurationError, ResumableError
 
@@ -202,9 +202,6 @@ def _total(state: State) -> int | None:
         return None
 
 
-_TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")
-
-
 def schedule_of(state: State) -> Schedule:
     """Return how a state's epochs are divided into batches.
 
@@ -213,7 +210,7 @@ def schedule_of(state: State) -> Schedule:
         ConfigurationError: it has no batch, or an unknown tail.
     """
     length, tail = state.fingerprint["sampler.length"], state.fingerprint["tail"]
-    if type(length) is not int or length < 1 or tail not in _TAILS:
+    if type(length) is not int or length < 1 or tail not in get_args(Tail):
         raise ConfigurationError(f"the state contains length={length!r} and tail={tail!r}, which define no epoch.")
     ranks = state.world_size if tail in {"pad_ranks", "drop_ranks"} else 1
     return Schedule(length, state.global_batch, tail, ranks)

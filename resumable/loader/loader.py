@@ -643,7 +643,6 @@ class Loader(Generic[T_co]):
             process_group: the ranks that save or load together, as in `dcp.save` and `dcp.load`; None for all. For
                 `dcp.async_save`, which uses its group in a thread, pass a different group of the same ranks, or none.
             no_dist: this rank saves or loads alone, as in `dcp.save` and `dcp.load`.
-            no_dist: this rank saves or loads alone, as for `dcp.save` and `dcp.load`.
 
         Raises:
             UnsupportedError: the loader is for evaluation.

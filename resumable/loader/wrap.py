@@ -128,8 +128,8 @@ def wrap(source: Any, **options: Any) -> Loader:
             samples per rank, so the global batch follows the number of ranks (`loader.accumulation` says how many
             micro-batches then make one of the earlier steps); a different `batch_size` raises. "continue": only the
             order of the samples; the current `batch_size` and number of ranks divide it into batches.
-        ack: "auto" counts a batch as trained on once the next one is requested, or a state is taken outside an
-            exception handler; "manual" once `Loader.ack` is called.
+        ack: "auto" counts a batch as trained on when it is delivered, unless a state is taken while an exception from
+            after the delivery is being handled; "manual" counts it when `Loader.ack` is called.
         evaluation: start each loop at the first batch of epoch 0, in the same order. Such a loader has no position to
             save. With several ranks it is divided like any other loader, and the log warns about it unless `world` is
             set.

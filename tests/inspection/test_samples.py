@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, get_args
 
 import pytest
 import torch
@@ -19,6 +19,7 @@ from torch.utils.data import (
 
 import resumable
 from resumable import World
+from resumable._order.plan import Tail
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
 from resumable.samplers import PagedShuffle, Shuffle, Uniform
 
@@ -26,7 +27,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 DATA = list(range(23))
-TAILS = ("drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks")
+TAILS = get_args(Tail)
 
 
 def written(folder: Path, state: Any) -> Path:

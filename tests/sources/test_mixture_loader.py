@@ -288,10 +288,10 @@ class Remembers(list[int]):
         (Stream(), UnsupportedError, "the source 'b' of a mixture cannot be read by index: its type is Stream"),
         ({"x": 1}, UnsupportedError, "cannot be read by index: its type is dict"),
         (
-            DataLoader([1, 2]),
+            DataLoader([1, 2]),  # type: ignore[arg-type]
             UnsupportedError,
             r"cannot be read by index: its type is DataLoader(.|\n)*Pass its dataset",
-        ),  # type: ignore[arg-type]
+        ),
         (resumable.mix({"c": [1]}), UnsupportedError, "is a mixture itself"),
         (Remembers([1]), UnsupportedError, "has a state: Remembers has methods to save and load it"),
         ([], ConfigurationError, "the length of the source 'b' must be an integer of 1 or more, but it is 0"),

@@ -125,8 +125,9 @@ class RankedLoader(StatefulDataLoader[Any]):
 
 def automodel(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
     """A subclass, saved because of its class."""
-    loader, step, first = settings.loader(RankedLoader, dp_rank=0, dp_size=1), 0, 0
-    assert isinstance(loader, StatefulDataLoader)
+    loader: Any = settings.loader(RankedLoader, dp_rank=0, dp_size=1)
+    step = first = 0
+    assert StatefulDataLoader in type(loader).__mro__
     if checkpoint:
         step, first = checkpoint["step"], checkpoint["epoch"]
         loader.load_state_dict(checkpoint["data"])
