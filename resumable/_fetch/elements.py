@@ -26,14 +26,14 @@ from resumable._fetch.frameworks import (
     inside_of,
 )
 from resumable._fetch.own_state import given_back, without_state
-from resumable._fetch.positioning import Positioner
+from resumable._fetch.positioning import Positioner, shows_nothing
 from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._introspection import offers
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
 from resumable._state import AtPlace, LeftEarly, Mark
-from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
+from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchError, StateMismatchWarning
 from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
 
 if TYPE_CHECKING:
@@ -78,6 +78,7 @@ class ElementFetcher:
         self._replays = options.resume == "replay"
         self._has_state = offers(backend, SnapshotBackend) and not self._replays  # stored, because asking takes time
         self._compares = options.compares_data and not self.traits.compares_itself
+        self._told = False  # that elements show no content
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
@@ -184,7 +185,19 @@ class ElementFetcher:
             return place.last[1] if place.last is not None and place.last[0] == place.position else None
         if not self._compares or place.ended or not place.reached or self._live is None or not self._live.ahead:
             return None
-        return Canary(self._live.ahead[0])
+        return self._canary_of(self._live.ahead[0])
+
+    def _canary_of(self, element: Any) -> Canary:
+        """Return the canary of an element.
+
+        Warns:
+            PromiseWarning: it shows no content. Only the first element can tell.
+        """
+        canary = Canary(element)
+        if canary.unseen is not None and self._compares and not self._told:
+            self._told = True
+            warnings.warn(shows_nothing(self._name(), canary.unseen), PromiseWarning, stacklevel=2)
+        return canary
 
     def leave(self, mark: Mark, global_batch: int) -> SourceState | None:
         """Return the source's state at the start of the next epoch, if the loop leaves this one at a mark.
@@ -261,7 +274,7 @@ class ElementFetcher:
             last = None
             # Only a replay is compared with the element before the mark. With a snapshot, the element after it is used.
             if (self._compares or self._witness) and not (self._has_state and place.base is not None):
-                last = after, Canary(self._witness(after) if self._witness else drawn.last[0])
+                last = after, self._canary_of(self._witness(after) if self._witness else drawn.last[0])
             batch = reader.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size

@@ -340,5 +340,20 @@ def skipped_elsewhere(what: str, count: int) -> str:
     )
 
 
+def shows_nothing(what: str, kind: str) -> str:
+    """Describe a source whose elements cannot be compared.
+
+    Args:
+        what: the source, for the message.
+        kind: the type of an element, or of a part of it.
+    """
+    return (
+        f"elements of {what} cannot be compared after a resume: an object of type {kind} shows no content, only its "
+        "type.\nIf the source continued with different elements, nothing would report it. Yield arrays, tensors, plain "
+        "values, or objects with attributes or __array__, on the CPU. To continue without the comparison, pass "
+        'wrap(..., checks="ranks").'
+    )
+
+
 def _in_words(element: object, kind: str = "an element") -> str:
     return f"{kind} with the digest {Canary(element).digest}"

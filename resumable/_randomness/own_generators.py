@@ -11,13 +11,16 @@ import os
 import pickle
 import random
 import sys
+import threading
 import types
 import warnings
 import weakref
-from collections import Counter, deque
+from collections import Counter, defaultdict, deque
+from contextvars import ContextVar
 from functools import partial
 from hashlib import blake2b
 from itertools import chain
+from logging import getLogger
 from pathlib import PurePath
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -37,7 +40,7 @@ from resumable._randomness.keyed import mix_int
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+    from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 
 __all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators"]
@@ -47,18 +50,28 @@ __all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators"]
 #
 # Finds a source's own generators, such as `self.rng = numpy.random.default_rng(0)` in a transform.
 #
-# The search covers the objects of the source: attributes, elements of containers, objects that functions are bound to,
-# close over or have as defaults, and globals that functions and methods use from their own module. It calls no code of
-# the source, not even a property, a metaclass or `__hash__` of a key. So no object can hide a generator next to it.
-# Each generator has a path, such as `dataset.transform.steps[1].rng`, which is the same in every process.
+# The search covers the objects of the source: attributes, keys and elements of containers, objects that functions are
+# bound to, close over or have as defaults, and globals that functions and methods use from their own module. It calls
+# no code of the source, not even a property, a metaclass or `__hash__` of a key; only a weak proxy asks its object. So
+# no object can hide a generator next to it. Each generator has a path, such as `dataset.transform.steps[1].rng`, which
+# is the same in every process.
+#
+# Large containers mostly hold data: millions of numbers, or a dict for each sample. They are sifted first, a hundred
+# times as fast: only entries with something other than data are entered.
 
-_MOST_OBJECTS = 5000  # objects to inspect, the nearest first
-_EACH = 64  # elements of a container to inspect; a list of samples is longer
+_MOST_OBJECTS = 20_000  # objects to enter, the nearest first
+_MOST_ENTRIES = 3_000_000  # entries of large containers to sift
+_LARGE = 64  # entries from which a container is sifted
 _OURS = __name__.partition(".")[0]
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch"}) - {"__main__"}  # have none but the global ones
+_HOLDERS = frozenset(  # modules of these libraries whose objects hold objects of users in attributes
+    {"types", "argparse", "optparse", "collections", "contextlib", "functools", "numpy", "queue", "weakref"}
+    | {"_weakrefset", "shelve", "graphlib"}
+)
+_REFERRING = frozenset({"builtins", "_collections", "functools", "itertools", "operator"})  # the same, written in C
 _PLAIN = (
     *(type(None), bool, int, float, complex, str, bytes, bytearray, memoryview, range, slice, type),
-    *(np.ndarray, np.generic, np.dtype, types.ModuleType, types.CodeType, types.BuiltinFunctionType),
+    *(np.generic, np.dtype, types.ModuleType, types.CodeType, types.FrameType, types.TracebackType),
 )
 _METHODS = types.FunctionType, staticmethod, classmethod, property
 _DESCRIPTORS = types.MemberDescriptorType, types.GetSetDescriptorType, types.WrapperDescriptorType
@@ -74,8 +87,26 @@ _OF_METHODS: dict[type, Any] = {
     property: property.fget,
 }
 _SEQUENCES: tuple[Any, ...] = (list, tuple, deque)
+_SETS: tuple[Any, ...] = (set, frozenset)
+_CONTAINERS = (dict, *_SEQUENCES, *_SETS)
+_UNORDERED = "{"  # in the path of an element of a set
+_FACTORY: Any = members_of(defaultdict)["default_factory"]
+_DTYPE: Any = np.ndarray.dtype
+_BEHIND: tuple[tuple[Any, Callable[[Any], list[tuple[str, Any]]]], ...] = (
+    (partial, lambda thing: [(name, member.__get__(thing)) for name, member in _OF_PARTIAL.items()]),
+    ((types.BuiltinFunctionType, types.MethodWrapperType), lambda thing: [("", thing.__self__)]),
+    (weakref.ref, lambda thing: [("()", weakref.ref.__call__(thing))]),
+    ((weakref.ProxyType, weakref.CallableProxyType), lambda thing: [("()", thing.__init__.__self__)]),
+    (threading.local, lambda thing: [("", threading.local.__getattribute__(thing, "__dict__"))]),
+    (ContextVar, lambda thing: [("", ContextVar.get(thing, None))]),
+)
+_SPECIAL = (
+    *chain.from_iterable(kinds if type(kinds) is tuple else (kinds,) for kinds, _ in _BEHIND),
+    *(types.FunctionType, types.MethodType, random.Random, *_NUMPY, defaultdict),
+)
 _PLAIN_KEYS = (str, int, float, complex, bool, bytes, type(None))
 
+_log = getLogger("resumable")
 _known: dict[int, tuple[weakref.ref[type], list[Place]]] = {}  # by id, because a class may not be hashable
 
 
@@ -101,17 +132,30 @@ def find_generators(roots: Mapping[str, Any]) -> list[Place]:
 
 
 class _Search:
+    """One search.
+
+    `stopped` has the paths at which it stopped, each with the limit; `entries` counts the sifted entries.
+    """
+
     def __init__(self) -> None:
         self._seen: dict[int, Any] = {}  # keeps the objects, so no new one gets the same id
         self._classes: dict[int, type] = {}  # by id, because a metaclass may make its classes unhashable
+        self._kinds: dict[int, _Kind] = {}  # the same
+        self._plain = set(map(id, _PLAIN))  # classes that hold only data
+        self._sifted = set(map(id, _CONTAINERS))  # classes whose first object was entered, for what the class has
+        self.stopped: list[tuple[str, str]] = []
+        self.entries = 0
 
     def run(self, roots: Iterable[Place]) -> Iterator[Place]:
         waiting = deque(roots)
-        while waiting and len(self._seen) < _MOST_OBJECTS:
+        while waiting:
             place = waiting.popleft()
-            thing = place.get()
-            if issubclass(type(thing), _PLAIN) or id(thing) in self._seen:
+            thing = survive(place.path, place.get, None)
+            if _is_plain(thing) or id(thing) in self._seen:
                 continue
+            if len(self._seen) >= _MOST_OBJECTS:
+                self.stopped.append((place.path, f"{_MOST_OBJECTS} objects"))
+                return
             self._seen[id(thing)] = thing
             if is_generator(thing):
                 yield place
@@ -124,12 +168,64 @@ class _Search:
             return list(_of_function(thing, path))
         if kind is types.MethodType:
             return [_there(path, thing.__self__), _there(path, thing.__func__)]
-        if issubclass(kind, partial):
-            return [_there(f"{path}{name}", member.__get__(thing)) for name, member in _OF_PARTIAL.items()]
-        elements = _elements(thing, path)
-        if _is_of_library(kind):
-            return list(elements)
+        for special, behind in _BEHIND:
+            if issubclass(kind, special):
+                return [_there(f"{path}{name}", inner) for name, inner in behind(thing)]
+        containers = _entries(thing, path)
+        elements = [place(number) for values, place in containers for number in self._sift(values, path)]
+        if _is_of_library(kind) and package_of(kind) in _REFERRING and not containers:
+            return _referred(thing, path)
+        if not _holds(kind):
+            return elements
         return [*elements, *_attributes(thing, path), *_wrapped(thing, path), *self._of_class(kind)]
+
+    def _sift(self, values: list[Any], path: str) -> list[int]:
+        """Return the numbers of the entries that may lead to a generator."""
+        self.entries += len(values)
+        plain, kinds = self._plain, set(map(id, map(type, values)))
+        if not kinds <= plain and len(values) > _LARGE:
+            for kind in dict(zip(map(id, map(type, values)), map(type, values), strict=True)).values():
+                self._kind(kind)
+        if kinds <= plain:  # in a tenth of the time
+            return []
+        level = [(number, value) for number, value in enumerate(values) if id(type(value)) not in plain]
+        return [number for number, _ in level] if len(values) <= _LARGE else self._sift_each(level, path)
+
+    def _sift_each(self, level: list[tuple[int, Any]], path: str) -> list[int]:
+        """Look into the entries of a large container, at any depth."""
+        plain, found, seen, looked = self._plain, list[int](), set[int](), 0
+        for number, value in level:
+            inner = [value]
+            while inner:
+                one = inner.pop()
+                if id(one) in seen:
+                    continue
+                seen.add(id(one))
+                what = self._kind(type(one))
+                if what.plain:
+                    continue
+                inside = what.inside(one) if id(what.of) in self._sifted else None
+                if inside is None:
+                    self._sifted.add(id(what.of))
+                    found.append(number)
+                    break
+                if looked <= _MOST_ENTRIES:
+                    looked += len(inside)
+                    inner += [each for each in inside if id(type(each)) not in plain]
+        self.entries += looked
+        if looked > _MOST_ENTRIES and found:
+            self.stopped.append((path, f"{_MOST_ENTRIES} entries of containers"))
+        elif looked > _MOST_ENTRIES:
+            _log.info("%s has only data in its first %d entries, so the rest counts as data", path, _MOST_ENTRIES)
+        return found
+
+    def _kind(self, kind: type) -> _Kind:
+        known = self._kinds.get(id(kind))
+        if known is None:
+            known = self._kinds[id(kind)] = _Kind(kind)
+            if known.plain:
+                self._plain.add(id(kind))
+        return known
 
     def _of_class(self, kind: type) -> Iterator[Place]:
         """Yield the objects of a class and its bases, and those that their methods use from their modules."""
@@ -137,6 +233,54 @@ class _Search:
             if id(base) not in self._classes:
                 self._classes[id(base)] = base
                 yield from _known_of(base)
+
+
+class _Kind:
+    """How the objects of one class are sifted.
+
+    Args:
+        of: the class; kept, so no new class gets its id.
+    """
+
+    __slots__ = ("_attributes", "_bases", "_is_array", "_is_exact", "_is_simple", "of", "plain")
+
+    def __init__(self, of: type) -> None:
+        self.of, self._is_array = of, issubclass(of, np.ndarray)
+        self._bases = [base for base in _CONTAINERS if issubclass(of, base)]
+        self._is_exact = any(base is of for base in _CONTAINERS)
+        members = [members_of(base) for base in mro_of(of)]
+        special = issubclass(of, _SPECIAL) or _is_torchs(of) or any("__wrapped__" in known for known in members)
+        kept = special or self._bases or _holds(of) or package_of(of) in _REFERRING
+        self.plain = issubclass(of, _PLAIN) or not (kept or self._is_array)
+        self._is_simple = not special and bool(self._bases or _holds(of))
+        given = [one for known in members for name, one in known.items() if name == "__dict__" or "__slots__" in known]
+        self._attributes = [one.__get__ for one in given if issubclass(type(one), _DESCRIPTORS[:2])]
+
+    def inside(self, thing: Any) -> Collection[Any] | None:
+        """Return what an object holds; None if only entering it can tell."""
+        if self._is_exact:
+            return (*thing, *thing.values()) if self.of is dict else thing
+        if self._is_array:
+            return [] if _is_plain(thing) else None
+        if not self._is_simple:
+            return None
+        found = list[Any]()
+        for base in self._bases:
+            found += base.__iter__(thing)
+            if base is dict:
+                found += dict.values(thing)
+        for get in self._attributes:
+            one = _slot(get, thing)
+            if type(one) is dict:
+                found += one.values()
+            else:
+                found.append(one)
+        return found
+
+
+def _holds(kind: type) -> bool:
+    """Return whether attributes of a class's objects may be objects of users."""
+    return not _is_of_library(kind) or module_of(kind) in _HOLDERS
 
 
 def _known_of(base: type) -> list[Place]:
@@ -176,10 +320,20 @@ def is_generator(thing: Any) -> bool:
         return not issubclass(kind, random.SystemRandom) and thing is not _GLOBAL[0]
     if issubclass(kind, _NUMPY):
         return thing is not _GLOBAL[1]
-    torch = sys.modules.get("torch")
-    if torch is None or not issubclass(kind, torch.Generator):
+    if not _is_torchs(kind):
         return False
+    torch = sys.modules["torch"]
     return torch.Generator.device.__get__(thing).type == "cpu" and thing is not torch.default_generator
+
+
+def _is_torchs(kind: type) -> bool:
+    torch = sys.modules.get("torch")
+    return torch is not None and issubclass(kind, torch.Generator)
+
+
+def _is_plain(thing: Any) -> bool:
+    kind = type(thing)
+    return issubclass(kind, _PLAIN) or (issubclass(kind, np.ndarray) and not _DTYPE.__get__(thing).hasobject)
 
 
 def _is_of_library(kind: type) -> bool:
@@ -191,16 +345,42 @@ def _is_container(kind: type) -> bool:
     return module_of(kind).startswith(("torch.utils.data", "torch.nn.modules"))
 
 
-def _elements(thing: Any, path: str) -> Iterator[Place]:
-    """Yield the elements of a container, using the methods of the built-in class: a subclass may override them."""
-    kind = type(thing)
+def _entries(thing: Any, path: str) -> list[tuple[list[Any], Callable[[int], Place]]]:
+    """Return the entries of a container, and a function that returns the `Place` of each.
+
+    It uses the methods of the built-in class: a subclass may override them.
+    """
+    kind, found = type(thing), list[tuple[list[Any], "Callable[[int], Place]"]]()
     if issubclass(kind, dict):
-        for number, key in enumerate(list(dict.keys(thing))[:_EACH]):
-            yield Place(f"{path}[{_text(key, number, show=repr)}]", partial(_value, thing, key))
+        keys = list(dict.keys(thing))
+
+        def of_value(number: int) -> Place:
+            key = keys[number]
+            return Place(f"{path}[{_text(key, number, show=repr)}]", partial(_value, thing, key))
+
+        found.append((list(dict.values(thing)), of_value))
+        found.append((keys, lambda number: _there(f"{path}.keys[{number}]", keys[number])))
     for base in _SEQUENCES:
         if issubclass(kind, base):
-            for number in range(min(base.__len__(thing), _EACH)):
-                yield Place(f"{path}[{number}]", partial(_element, base, thing, number))
+            get = partial(_element, base, thing)
+            found.append((list(base.__iter__(thing)), lambda at, get=get: Place(f"{path}[{at}]", partial(get, at))))  # type: ignore[misc]  # a default
+    if issubclass(kind, _SETS):
+        some = list(next(base for base in _SETS if issubclass(kind, base)).__iter__(thing))
+        # Their order differs between processes, unlike their classes.
+        found.append((some, lambda at: _there(f"{path}{_UNORDERED}{qualname_of(type(some[at]))}}}", some[at])))
+    if issubclass(kind, np.ndarray):
+        flat = np.ndarray.view(thing, np.ndarray).reshape(-1)
+        found.append((flat.tolist(), lambda at: Place(f"{path}[{at}]", partial(flat.item, at))))
+    if issubclass(kind, defaultdict):
+        make = _FACTORY.__get__(thing)
+        found.append(([make], lambda _: _there(f"{path}.default_factory", make)))
+    return found
+
+
+def _referred(thing: Any, path: str) -> list[Place]:
+    """Return what an object holds that is written in C, such as an iterator or a view of a dict."""
+    inner = gc.get_referents(thing)
+    return [_there(path if len(inner) == 1 else f"{path}[{at}]", one) for at, one in enumerate(inner)]
 
 
 def _attributes(thing: Any, path: str) -> Iterator[Place]:
@@ -212,7 +392,7 @@ def _attributes(thing: Any, path: str) -> Iterator[Place]:
     for base in mro_of(type(thing)):
         for name, value in list(members_of(base).items()) if "__slots__" in members_of(base) else ():
             if type(value) is types.MemberDescriptorType:
-                yield Place(path if ours else f"{path}.{name}", partial(_slot, value, thing))
+                yield Place(path if ours else f"{path}.{name}", partial(_slot, value.__get__, thing))
 
 
 def _wrapped(thing: Any, path: str) -> Iterator[Place]:
@@ -228,10 +408,10 @@ def _wrapped(thing: Any, path: str) -> Iterator[Place]:
 
 def _of_function(function: types.FunctionType, path: str) -> Iterator[Place]:
     name = dict.get(function.__globals__, "__name__")
+    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
+        yield Place(f"{path}.{free}", partial(_of_cell, cell))  # of a decorator, a user's function
     if type(name) is str and name.partition(".")[0] in _LIBRARIES:
         return
-    for free, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield Place(f"{path}.{free}", partial(_of_cell, cell))
     yield _there(f"{path}.defaults", function.__defaults__)
     yield _there(f"{path}.defaults", function.__kwdefaults__)
     yield _there(path, vars(function))  # attributes that decorators have set
@@ -276,11 +456,8 @@ def _element(base: Any, things: Any, number: int) -> Any:
     return base.__getitem__(things, number) if number < base.__len__(things) else None
 
 
-def _slot(descriptor: types.MemberDescriptorType, thing: Any) -> Any:
-    try:
-        return descriptor.__get__(thing)
-    except AttributeError:
-        return None
+def _slot(get: Callable[[Any], Any], thing: Any) -> Any:
+    return survive(None, partial(get, thing), None)  # an empty slot raises
 
 
 def _of_cell(cell: types.CellType) -> Any:
@@ -295,13 +472,19 @@ def _of_cell(cell: types.CellType) -> Any:
 _POSITIVE = (1 << 63) - 1
 _PCG = {"PCG64", "PCG64DXSM"}  # their state is one number and an odd increment
 _INCREMENT = 0xDA3E39CB94B95BDB_5851F42D4C957F2D
-_MOST = 64  # generators
+_MOST = 1024  # generators
+_MANY = 100_000  # entries of large containers from which later searches are rarer
 _OF_LIBRARIES = (random.Random, np.random.RandomState)  # the others keep their state in a separate class
 _LATE = (
     "a random generator was found at {} only after batches had been read: a {}.\n"
     "Its numbers so far did not depend on the sample, so they would differ after a resume. Create it before the first "
     "sample is read, for example in __init__, or create a new one for each sample, seeded with a number from a global "
     "generator."
+)
+_STOPPED = (
+    "the search for random generators stopped at {}: it is limited to {}.\n"
+    "A generator that it did not reach is not seeded for each sample, so its numbers would differ after a resume. Make "
+    "generators attributes of the dataset or transform itself, or use random, numpy.random or torch."
 )
 
 
@@ -311,17 +494,19 @@ class OwnGenerator:
     Args:
         path: where it is.
         get: returns the object that is there now.
+        salt: distinguishes its numbers from the numbers of other generators; by default, the path.
     """
 
-    def __init__(self, path: str, get: Callable[[], Any]) -> None:
+    def __init__(self, path: str, get: Callable[[], Any], *, salt: str | None = None) -> None:
         self.name, self.get = path, get
         self._was: Any = None  # the generator before a batch
         self._in_a_row = 0  # consecutive batches in which it was replaced
-        self._salt = int.from_bytes(blake2b(path.encode(), digest_size=8, person=b"resumable1").digest(), "little")
+        salted = (path if salt is None else salt).encode(errors="surrogatepass")
+        self._salt = int.from_bytes(blake2b(salted, digest_size=8, person=b"resumable1").digest(), "little")
 
     def now(self) -> Any:
         """Return the generator that is there now; None if there is none."""
-        found = self.get()
+        found = survive(self.name, self.get, None)
         return found if is_generator(found) else None
 
     @property
@@ -378,6 +563,7 @@ class OwnGenerators:
         self._known: dict[str, OwnGenerator | None] = {}  # None for one that cannot be seeded
         self._looked: tuple[int, int] | None = None  # process and epoch of the last search
         self._read = 0  # batches since then
+        self._wide = self._told = False  # whether that search was slow, and whether a limit was reported
 
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle only the roots: a different process has different generators."""
@@ -398,10 +584,12 @@ class OwnGenerators:
     def after(self) -> Sequence[OwnGenerator]:
         """Return generators that are new after a batch, searched for after batches 1, 2, 4, 8 and so on.
 
+        If there is much data to search, that is done after batches 1, 16, 256 and so on.
+
         Warns:
             PromiseWarning: one appeared after the first batch, so it may have been in use.
         """
-        if self._read & (self._read - 1):
+        if self._read & (self._read - 1) or (self._wide and self._read.bit_length() % 4 != 1):
             return ()
         found = self._look()
         for one in found if self._read > 1 else ():
@@ -411,15 +599,26 @@ class OwnGenerators:
     def _look(self) -> Sequence[OwnGenerator]:
         """Search for generators, and return those at new paths."""
         found, seen = list[OwnGenerator](), Counter[str]()
-        for path, get in find_generators(self._roots)[:_MOST]:
+        search = _Search()
+        places = list(search.run(_there(name, root) for name, root in self._roots.items()))
+        self._wide = search.entries > _MANY
+        self._tell([*search.stopped, *((place.path, f"{_MOST} generators") for place in places[_MOST:])])
+        for path, get in places[:_MOST]:
             seen[path] += 1
             name = path if seen[path] == 1 else f"{path} ({seen[path]})"
             if name not in self._known:
-                one = self._known[name] = OwnGenerator(name, get) if _can_be_seeded(name, get()) else None
+                salt = path if _UNORDERED in path else None  # elements of a set have no order to tell them apart
+                one = self._known[name] = OwnGenerator(name, get, salt=salt) if _can_be_seeded(name, get()) else None
                 found += [] if one is None else [one]
             elif (known := self._known[name]) is not None:
                 known.get = get  # its owner may have been replaced
         return found
+
+    def _tell(self, stopped: Sequence[tuple[str, str]]) -> None:
+        """Report the first limit at which a search stopped, once."""
+        if stopped and not self._told:
+            self._told = True
+            warnings.warn(_STOPPED.format(*stopped[0]), PromiseWarning, stacklevel=2)
 
 
 def _can_be_seeded(name: str, generator: Any) -> bool:

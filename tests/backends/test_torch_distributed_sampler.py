@@ -6,11 +6,12 @@ from itertools import product
 from typing import Any
 
 import pytest
-from torch.utils.data import DataLoader, DistributedSampler
+from torch.utils.data import DataLoader, DistributedSampler, RandomSampler
 
 import resumable
 from resumable import World
 from resumable._order.plan import Padding
+from resumable.backends.torch.orders import kind_of
 from resumable.errors import ConfigurationError, StateMismatchError
 
 
@@ -110,3 +111,86 @@ def test_a_state_of_an_earlier_version_keeps_its_tail(drop_last: bool) -> None:
     chosen: Any = resumable.wrap(make(23, 4, World(0, 2), (drop_last, False)), seed=5, tail="carry")
     with pytest.raises(StateMismatchError, match="tail differs"):
         chosen.load_state_dict(state)
+
+
+# ---------------------------------------------------------------------- subclasses with different numbers
+
+
+class Uneven(DistributedSampler[Any]):
+    """Gives each rank its share without padding."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        samples: Any = self.dataset
+        self.total_size = len(samples)
+        self.num_samples = len(range(self.rank, self.total_size, self.num_replicas))
+
+
+class Truncated(DistributedSampler[Any]):
+    """Reads an epoch only in part."""
+
+    def __init__(self, *args: Any, **options: Any) -> None:
+        super().__init__(*args, **options)
+        self.drop_last = True
+        self.num_samples = 2
+        self.total_size = self.num_samples * self.num_replicas
+
+
+class Rounded(DistributedSampler[Any]):
+    """Has a property that fills each rank up to a multiple of five."""
+
+    num_samples = property(lambda self: self._full, lambda self, number: setattr(self, "_full", number + -number % 5))
+
+
+class Halves(RandomSampler):
+    """Has a different length."""
+
+    def __len__(self) -> int:
+        return 5
+
+
+OWN_NUMBERS = {"uneven": Uneven, "truncated": Truncated, "rounded": Rounded}
+
+
+@pytest.mark.parametrize("shuffle", [False, True])
+@pytest.mark.parametrize("name", OWN_NUMBERS)
+def test_a_subclass_with_other_numbers_keeps_its_order(name: str, shuffle: bool) -> None:
+    """Each rank reads what it reads without `wrap`, and a resume at each step continues exactly."""
+    samples: Any = list(range(10))
+
+    def raw(rank: int) -> DataLoader[Any]:
+        order = OWN_NUMBERS[name](samples, 3, rank, shuffle=shuffle, seed=2)
+        return DataLoader(samples, batch_size=2, sampler=order)
+
+    def of_torch(rank: int) -> list[Any]:
+        plain, found = raw(rank), []
+        for epoch in range(2):
+            plain.sampler.set_epoch(epoch)  # type: ignore[attr-defined]  # it is a DistributedSampler
+            found += [batch.tolist() for batch in plain]
+        return found
+
+    for rank in range(3):
+        whole = of_torch(rank)
+        loader, states = resumable.wrap(raw(rank)), list[Any]()
+        for epoch in loader.epochs(2):
+            for batch in epoch:
+                assert batch.tolist() == whole[len(states)]
+                states.append(loader.state_dict())
+        assert len(states) == len(whole)
+        for step, state in enumerate(states, start=1):
+            resumed = resumable.wrap(raw(rank))
+            resumed.load_state_dict(state)
+            assert [batch.tolist() for epoch in resumed.epochs(2) for batch in epoch] == whole[step:]
+
+
+def test_a_subclass_with_the_numbers_of_its_class_is_translated() -> None:
+    class Plain(DistributedSampler[Any]):
+        def set_epoch(self, epoch: int) -> None:
+            self.told = epoch
+
+    for length, ranks, drops in product((1, 3, 10, 12), (1, 4), (False, True)):
+        assert kind_of(Plain(Recorded(length), ranks, 0, drop_last=drops)) is DistributedSampler  # type: ignore[arg-type]
+        assert kind_of(DistributedSampler(Recorded(length), ranks, 0, drop_last=drops)) is DistributedSampler  # type: ignore[arg-type]
+    samples: Any = list(range(10))
+    assert kind_of(RandomSampler(samples)) is RandomSampler
+    assert kind_of(Halves(samples)) is None

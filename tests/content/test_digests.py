@@ -101,14 +101,20 @@ def digests_of(content: Any) -> list[str | None]:
 
 @pytest.mark.parametrize("name", CONTENTS)
 def test_digests_are_those_of_earlier_states(name: str) -> None:
-    assert digests_of(CONTENTS[name]) == json.loads(PINNED.read_text(encoding="utf-8"))[name]
+    """A fourth digest is the canary of this version, if it covers a type that earlier versions did not read."""
+    first, *others = json.loads(PINNED.read_text(encoding="utf-8"))[name]
+    assert digests_of(CONTENTS[name]) == [*(others[2:] or [first]), *others[:2]]
+    assert Canary.known(first).fits(CONTENTS[name])
+    assert not Canary.known(first).fits("other")
+    if others[2:]:
+        assert Canary.known(others[2]).fits(CONTENTS[name])
 
 
 def test_every_pinned_digest_is_compared() -> None:
     """Every pinned digest is compared, and they tell contents apart."""
     pinned = json.loads(PINNED.read_text(encoding="utf-8"))
     assert pinned.keys() == CONTENTS.keys()
-    assert len({digest for _, _, digest in pinned.values()}) == len(pinned)
+    assert len({digest for _, _, digest, *_ in pinned.values()}) == len(pinned)
 
 
 def test_files_are_named_below_the_folder_that_they_share() -> None:

@@ -2,11 +2,21 @@
 
 from __future__ import annotations
 
+import argparse
+import collections
+import contextlib
+import contextvars
+import dataclasses
 import functools
 import itertools
 import pickle
+import queue
 import random
+import threading
+import time
+import types
 import warnings
+import weakref
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -17,7 +27,7 @@ from torch.utils.data import ConcatDataset, DataLoader, Dataset, Subset
 import resumable
 from resumable import World
 from resumable._fetch.reader import Reader
-from resumable._randomness.own_generators import OwnGenerator, find_generators
+from resumable._randomness.own_generators import OwnGenerator, OwnGenerators, find_generators
 from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
@@ -526,3 +536,252 @@ def test_nothing_of_the_source_is_called() -> None:
 def test_a_large_source_is_looked_at_in_part() -> None:
     samples = [{"number": number} for number in range(100_000)]
     assert find_generators({"dataset": Numbers(Attribute(samples))}) == []
+
+
+# ---------------------------------------------------------------------- what a dataset can hold
+
+
+@dataclasses.dataclass(frozen=True, slots=True)
+class Options:
+    probability: float
+    generator: Any
+
+
+def objects(generator: Any, *shape: int) -> Any:
+    array = np.empty(shape, object)
+    array[(*(-1 for _ in shape),)] = generator
+    return array
+
+
+def waiting(generator: Any) -> Any:
+    found: Any = queue.Queue()
+    found.put(generator)
+    return found
+
+
+def yielding(generator: Any) -> Any:
+    yield from iter(lambda: generator, None)
+
+
+def local(generator: Any) -> Any:
+    found = threading.local()
+    found.generator = generator
+    return found
+
+
+def variable(generator: Any) -> Any:
+    found = contextvars.ContextVar[Any]("generator")
+    found.set(generator)
+    return found
+
+
+Holder = tuple["Callable[[Any], Any]", "Callable[[Any], Any]"]  # makes a holder, and gets the generator out of it
+UserPair = collections.namedtuple("UserPair", "number generator")  # noqa: PYI024  # as many programs have them
+HOLDERS: dict[str, Holder] = {
+    "argparse": (lambda one: argparse.Namespace(own=one), lambda held: held.own),
+    "SimpleNamespace": (lambda one: types.SimpleNamespace(own=one), lambda held: held.own),
+    "UserDict": (lambda one: collections.UserDict(own=one), lambda held: held["own"]),
+    "UserList": (lambda one: collections.UserList([one]), lambda held: held[0]),
+    "ChainMap": (lambda one: collections.ChainMap({}, {"own": one}), lambda held: held["own"]),
+    "OrderedDict": (lambda one: collections.OrderedDict(own=one), lambda held: held["own"]),
+    "defaultdict": (lambda one: collections.defaultdict(lambda: one), lambda held: held["own"]),
+    "deque": (lambda one: collections.deque([one]), lambda held: held[0]),
+    "set": (lambda one: {one}, lambda held: next(iter(held))),
+    "frozenset": (lambda one: frozenset([one]), lambda held: next(iter(held))),
+    "Counter": (lambda one: collections.Counter({one: 2}), lambda held: next(iter(held))),
+    "key of a dict": (lambda one: {(0, one): 0.5}, lambda held: next(iter(held))[1]),
+    "view": (lambda one: types.MappingProxyType({"own": one}), lambda held: held["own"]),
+    "values": (lambda one: {"own": one}.values(), lambda held: next(iter(held))),
+    "dataclass": (lambda one: Options(0.5, one), lambda held: held.generator),
+    "namedtuple": (lambda one: UserPair(0, one), lambda held: held.generator),
+    "queue": (waiting, lambda held: held.queue[0]),
+    "thread": (local, lambda held: held.generator),
+    "context": (variable, lambda held: held.get()),
+    "weak reference": (lambda one: (one, weakref.ref(one))[1:], lambda held: held[0]()),
+    "weak values": (lambda one: weakref.WeakValueDictionary(own=one), lambda held: held["own"]),
+    "proxy": (weakref.proxy, lambda held: held),
+    "bound method": (lambda one: types.SimpleNamespace(draw=one.random), lambda held: held.draw.__self__),
+    "cycle": (lambda one: itertools.cycle([one]), next),
+    "iterator": (yielding, next),
+    "decorated": (lambda one: contextlib.contextmanager(lambda: iter([one])), lambda held: held().__enter__()),
+    "without gradients": (lambda one: torch.no_grad()(lambda: one), lambda held: held()),
+    "cached": (lambda one: functools.lru_cache(lambda: one), lambda held: held()),
+    "vectorized": (lambda one: np.vectorize(lambda _: one), lambda held: held.pyfunc(0)),
+    "objects": (lambda one: objects(one, 3), lambda held: held[-1]),
+    "objects of two axes": (lambda one: objects(one, 3, 2), lambda held: held[-1, -1]),
+    "objects of no axis": (objects, lambda held: held[()]),
+    "long list": (lambda one: [*range(500), one], lambda held: held[-1]),
+    "long dict": (lambda one: {**dict.fromkeys(range(500)), "own": one}, lambda held: held["own"]),
+    "long set": (lambda one: {*range(500), one}, lambda held: next(x for x in held if not isinstance(x, int))),
+    "list of dicts": (lambda one: [*({"a": at} for at in range(300)), {"own": [one]}], lambda held: held[-1]["own"][0]),
+    "list of objects": (lambda one: [Attribute(at) for at in range(300)] + [Attribute(one)], lambda x: x[-1].generator),
+    "list of slots": (lambda one: [Slot(at) for at in range(300)] + [Slot(one)], lambda held: held[-1].generator),
+    "list of namespaces": (
+        lambda one: [types.SimpleNamespace(a=at) for at in range(300)] + [types.SimpleNamespace(a=one)],
+        lambda held: held[-1].a,
+    ),
+    "list of functions": (lambda one: [*[abs] * 300, lambda: one], lambda held: held[-1]()),
+    "list of arrays": (lambda one: [np.zeros(1)] * 300 + [objects(one, 1)], lambda held: held[-1][0]),
+    "levels": (lambda one: [[[[[at]]]] for at in range(300)] + [[[[[one]]]]], lambda held: held[-1][0][0][0][0]),
+}
+
+
+@pytest.mark.parametrize("name", HOLDERS)
+def test_a_generator_in_any_container(name: str) -> None:
+    hold, get = HOLDERS[name]
+
+    def make() -> Any:
+        own = random.Random()
+        held = hold(own)
+        kept = own  # a weak reference does not keep it
+
+        class Held:
+            kept_alive = None
+
+            def __init__(self) -> None:
+                self.held = held
+
+            def __call__(self, index: int) -> float:
+                return draw_any(get(self.held))
+
+        of = Held()
+        weakref.finalize(of, lambda: kept)
+        return DataLoader(Numbers(of), BATCH, shuffle=True)
+
+    with warnings.catch_warnings():
+        warnings.simplefilter("error", PromiseWarning)
+        assert_exact(make, range(2, 6, 3))
+
+
+def draw_any(generator: Any) -> float:
+    return float(generator.random() + generator.gauss(0, 1))
+
+
+def test_generators_of_a_set_are_exact_in_any_order() -> None:
+    """The order of a set differs between processes, so its generators are not told apart."""
+
+    class Many:
+        def __init__(self, order: int) -> None:
+            own = [random.Random(), random.Random()]
+            self.held, self.own = {own[order], own[1 - order]}, None
+            self.first = weakref.ref(own[order])
+
+        def __call__(self, index: int) -> float:
+            found: Any = self.first()
+            return draw_any(found)
+
+    first, second = draws(Many(0), batch_size=4), draws(Many(1), batch_size=4)
+    assert first == second
+
+
+class PerClass:
+    """A generator for each of 100 classes."""
+
+    def __init__(self) -> None:
+        self.rngs = {number: random.Random(number) for number in range(100)}
+
+    def __call__(self, index: int) -> float:
+        return self.rngs[99 - index].random()
+
+
+def test_a_generator_per_class() -> None:
+    assert_exact(lambda: DataLoader(Numbers(PerClass()), BATCH, shuffle=True), range(1, 9, 3))
+
+
+def searched(thing: Any) -> tuple[list[str], list[str]]:
+    """Return the paths of the generators in a thing, and the warnings of a search in it."""
+    with warnings.catch_warnings(record=True) as told:
+        warnings.simplefilter("always")
+        found = OwnGenerators({"x": thing}).before(0)
+        known = OwnGenerators({"x": thing})
+        known.before(0), known.before(1)
+    return [one.name for one in found], [str(one.message) for one in told if one.category is PromiseWarning][::2]
+
+
+RIGHT: dict[str, Callable[[], Any]] = {
+    "numbers": lambda: list(range(1_000_000)),
+    "dict of numbers": lambda: {number: float(number) for number in range(1_000_000)},
+    "samples": lambda: [{"path": f"{number}.jpg", "box": [1, 2, 3, 4], "of": (number,)} for number in range(30_000)],
+    "arrays": lambda: [np.zeros(3) for _ in range(100_000)],
+    "tensors": lambda: dict(enumerate(torch.zeros(20_000, 2))),
+    "objects": lambda: [Attribute(number) for number in range(30_000)],
+    "shared": lambda: [Options(0.5, abs) for _ in range(30_000)],
+    "texts": lambda: np.array(["a"] * 100_000, object),
+}
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_much_plain_data_is_searched_fast_and_without_a_warning(name: str) -> None:
+    thing = RIGHT[name]()
+    began = time.process_time()
+    assert searched(thing) == ([], [])
+    assert time.process_time() - began < 3 * 1.5  # three searches
+
+
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_generator_beside_much_plain_data(name: str) -> None:
+    assert searched([RIGHT[name](), random.Random()])[0] == ["x[1]"]
+
+
+STOPS: dict[str, tuple[Callable[[], Any], str]] = {
+    "generators": (lambda: [random.Random(number) for number in range(1030)], "1024 generators"),
+    "objects": (lambda: [[lambda at=at: at] for at in range(20_100)], "20000 objects"),
+    "entries": (lambda: [{"a": [1] * 50_000, "b": abs if at == 50 else at} for at in range(100)], "3000000 entries"),
+}
+
+
+@pytest.mark.parametrize("name", STOPS)
+def test_a_limit_is_told_once(name: str) -> None:
+    make, limit = STOPS[name]
+    _, told = searched(make())
+    assert len(told) == 1
+    assert "search for random generators stopped at x" in told[0]
+    assert limit in told[0]
+
+
+def test_only_data_beyond_the_limit_is_logged(caplog: pytest.LogCaptureFixture) -> None:
+    thing = [[at] * 50_000 for at in range(100)]
+    with caplog.at_level("INFO", "resumable"):
+        assert searched(thing) == ([], [])
+    assert "x has only data in its first 3000000 entries" in caplog.text
+
+
+class Raises:
+    """An object whose every access raises."""
+
+    def __getattribute__(self, name: str) -> Any:
+        raise SystemError(name)
+
+    def __eq__(self, other: object) -> bool:
+        raise SystemError
+
+    def __hash__(self) -> int:
+        return hash("own")
+
+    __len__ = __iter__ = __bool__ = __repr__ = lambda self: 1 / 0  # type: ignore[assignment,return-value]  # on purpose
+
+
+class RaisesDescribed:
+    __slots__ = ()
+
+    @property
+    def __dict__(self) -> Any:  # type: ignore[override]  # on purpose
+        raise SystemError
+
+    __module__ = property(lambda self: 1 / 0)  # as h5py has it
+
+
+@pytest.mark.parametrize("count", [1, 100])
+@pytest.mark.parametrize("inside", [list, collections.deque, lambda all_: dict(enumerate(all_)), tuple])
+def test_whatever_an_object_raises_hides_nothing_beside_it(inside: Any, count: int) -> None:
+    dead = weakref.proxy(Attribute(0))
+    odd = [*(Raises() for _ in range(count)), *(RaisesDescribed() for _ in range(count)), dead]
+    thing = {
+        "odd": inside([*odd, {Raises()}, {Raises(): 1}, types.SimpleNamespace(a=Raises())]),
+        "own": random.Random(),
+    }
+    assert searched(thing)[0] == ["x['own']"]
+
+
+def test_a_generator_in_a_large_container_beyond_the_limit() -> None:
+    assert searched([*([at] * 50_000 for at in range(100)), random.Random()])[0] == ["x[100]"]

@@ -16,7 +16,7 @@ from resumable._content import Canary
 from resumable._fetch.element_reader import SeededReader
 from resumable._fetch.failures import note, sending
 from resumable._fetch.own_state import state_methods
-from resumable._fetch.positioning import Positioner, give_back, iterate, iterate_at, orders_of
+from resumable._fetch.positioning import Positioner, give_back, iterate, iterate_at, orders_of, shows_nothing
 from resumable._fetch.reader import no_end
 from resumable._fetch.transport import Answer
 from resumable._introspection import ask, qualname_of
@@ -204,6 +204,7 @@ class Item(NamedTuple):
         first: digest of the batch's first sample, if the dataset has a state.
         warning: text of a warning.
         seconds: time that reading the batch took, without restoring a position.
+        unseen: text about samples that show no content.
     """
 
     worker: int
@@ -212,6 +213,7 @@ class Item(NamedTuple):
     first: str | None = None
     warning: str | None = None
     seconds: float = 0.0
+    unseen: str | None = None
 
 
 class WorkerEpoch:
@@ -236,6 +238,7 @@ class WorkerEpoch:
         self._position = state.batches * stream.size()
         self._canary = Canary.known(state.canary) if state.canary is not None and stream.compares else None
         self._warning: str | None = None
+        self._unseen: str | None = None
 
     def run(self) -> Iterator[Item]:
         """Yield the items of the epoch."""
@@ -256,7 +259,8 @@ class WorkerEpoch:
             batches += batch is not None
             after = WorkerState(batches, ended, state, iterator, None if owns else last)
             warning, self._warning = self._warning, None
-            yield Item(self._worker, after.as_dict(), batch or [], first, warning, perf_counter() - began)
+            seconds = perf_counter() - began
+            yield Item(self._worker, after.as_dict(), batch or [], first, warning, seconds, self._unseen)
 
     def _start(self) -> None:
         """Go to the position of the worker's state."""
@@ -334,7 +338,9 @@ class WorkerEpoch:
         """Return the digests of the first and of the last sample, as far as they are needed."""
         if not drawn or not self._stream.compares:
             return None, None
-        return (Canary(drawn[0]).digest, None) if ahead else (None, Canary(drawn[-1]).digest)
+        canary = Canary(drawn[0] if ahead else drawn[-1])
+        self._unseen = None if canary.unseen is None else shows_nothing(self._name(), canary.unseen)
+        return (canary.digest, None) if ahead else (None, canary.digest)
 
     def _batch(self, drawn: list[Any]) -> list[Any] | None:
         if not drawn:

@@ -21,7 +21,7 @@ from torch.utils.data import (
 )
 from tqdm import tqdm
 
-from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
+from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of, survive
 from resumable._order.world import World
 from resumable._randomness.keyed import digest
 from resumable._ranks.seeds import GIVEN
@@ -93,14 +93,30 @@ def find_order(sampler: Any, length: int, seed: int) -> Order | None:
 def kind_of(sampler: Any) -> type | None:
     """Return which of PyTorch's samplers, or ours, determines the order; None for others and for custom subclasses.
 
-    Also None for a SubsetRandomSampler of names, as those are not positions.
+    Also None for a SubsetRandomSampler of names, as those are not positions, and for a sampler that has other numbers
+    than its base class computes.
     """
     for known in _TRANSLATIONS:
         twin = is_torchs_own(sampler) and qualname_of(type(sampler)).endswith(known.__name__)
         if is_a(sampler, known) or twin:
             own = ask(type(sampler), "__iter__") is getattr(known, "__iter__", None) or is_torchs_own(sampler)
+            own = own and _has_its_numbers(sampler, known)
             return known if own and (known is not SubsetRandomSampler or _are_numbers(sampler.indices)) else None
     return None
+
+
+def _has_its_numbers(sampler: Any, known: type) -> bool:
+    """Return whether a sampler has the length and numbers that its class computes: PyTorch's `__iter__` reads them."""
+    if known is DistributedSampler:
+        length, ranks = length_or_none(ask(sampler, "dataset")), ask(sampler, "num_replicas")
+        if length is None or type(ranks) is not int or ranks < 1:
+            return True  # rejected elsewhere
+        each = length // ranks if ask(sampler, "drop_last") else -(-length // ranks)
+        numbers = {"num_samples": each, "total_size": each * ranks}
+        return all(ask(sampler, name) == number for name, number in numbers.items()) and length_or_none(sampler) == each
+    if type(sampler) is known or known not in _SIZED:
+        return True
+    return length_or_none(sampler) == survive(None, lambda: _SIZED[known](sampler), None)
 
 
 def _are_numbers(indices: Any) -> bool:
@@ -185,6 +201,12 @@ def _ours(sampler: Any, length: int, seed: int) -> Order:  # noqa: ARG001  # one
     return Order(sampler.given, given, tails)
 
 
+_SIZED: dict[type, Callable[[Any], int]] = {
+    SequentialSampler: lambda sampler: len(sampler.data_source),
+    RandomSampler: lambda sampler: int(sampler.num_samples),
+    SubsetRandomSampler: lambda sampler: len(sampler.indices),
+    WeightedRandomSampler: lambda sampler: int(sampler.num_samples),
+}
 _TRANSLATIONS: dict[type, Callable[[Any, int, int], Order | None]] = {
     ResumableSampler: _ours,
     SequentialSampler: _sequential,

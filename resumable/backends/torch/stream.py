@@ -22,7 +22,7 @@ from resumable._introspection import has, length_or_none, qualname_of
 from resumable._naming import name_of
 from resumable.backends.torch.engine import Engine, WorkerSetup, meter_of, restart_policy_of, shown, wants_stacks
 from resumable.backends.torch.in_worker import LENIENT, StreamPlan, WorkerState, WorkerStream, state_of
-from resumable.errors import StateMismatchWarning, UnsupportedError
+from resumable.errors import PromiseWarning, StateMismatchWarning, UnsupportedError
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
@@ -261,6 +261,7 @@ class Batches:
         self._states = list(plan.states)
         self._turn = plan.turn
         self._epoch = plan.epoch
+        self._told = False  # that samples show no content
         self.last = -1  # the worker of the last batch
         self.ended = False
 
@@ -278,6 +279,9 @@ class Batches:
             self._turn = (item.worker + 1) % len(self._states)
             if item.warning is not None:
                 warnings.warn(item.warning, StateMismatchWarning, stacklevel=2)
+            if item.unseen is not None and not self._told:
+                self._told = True
+                warnings.warn(item.unseen, PromiseWarning, stacklevel=2)
             if item.batch:
                 if self._meter is not None:
                     self._meter.add(item.seconds)
