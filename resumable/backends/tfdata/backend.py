@@ -404,7 +404,7 @@ class Counters:
     """
 
     def __init__(self, graph: Graph) -> None:
-        nodes = [node for node in graph.top.values() if "Dataset" in node.op]
+        nodes = [one.node for one in graph.datasets if not one.function and reshuffles(graph, one)]
         counting = [one for one in (graph.counter(node) for node in nodes) if one is not None]
         self._counters = [_Counter(*tensors) for tensors in _tensors_of(graph, counting)]
         self._per_pass = 1
@@ -432,9 +432,8 @@ def check_counts(dataset: Any, graph: Graph) -> None:
     names = {one.node.op for one in uncounted if graph.counter(one.node) is None}
     for selector in _copied_selectors(dataset):
         inside = Graph(selector)
-        names |= {
-            f"{node.op} in the selector of choose_from_datasets" for node in inside.top.values() if inside.counter(node)
-        }
+        counting = [one.node.op for one in inside.datasets if not one.function and reshuffles(inside, one)]
+        names |= {f"{op} in the selector of choose_from_datasets" for op in counting}
     if names or not Counters(graph).obey:
         raise UnsupportedError(
             f"this tf.data pipeline cannot be resumed because of {', '.join(sorted(names)) or 'a shuffle'}: it has a "
