@@ -1,4 +1,4 @@
-"""Python in DALI pipelines is told of and compared; what reads DALI without an iterator is refused by name."""
+"""Python in DALI pipelines causes a warning and is compared; DALI without an iterator is rejected."""
 
 from __future__ import annotations
 
@@ -148,7 +148,7 @@ WRONG = {
 
 @pytest.mark.parametrize("name", WRONG)
 def test_python_that_remembers_or_draws_is_noticed(name: str) -> None:
-    """No resume continues with other elements without a word: an error in an epoch, a warning at its end."""
+    """No resume continues with different elements without a word: an error in an epoch, a warning at its end."""
     run, states = run_of(WRONG[name])
     for cut, state in enumerate(states[:-1], start=1):
         with warnings.catch_warnings(record=True) as caught:
@@ -190,12 +190,12 @@ PIPELINES: dict[str, Callable[[], Any]] = {
 
 
 @pytest.mark.parametrize("form", PIPELINES)
-def test_a_pipeline_is_refused_with_the_iterators_to_use(form: str) -> None:
+def test_a_pipeline_is_rejected_with_the_iterators_to_use(form: str) -> None:
     with pytest.raises(UnsupportedError, match="DALI [Pp]ipeline(.|\n)*DALIGenericIterator"):
         next(iter(resumable.wrap(PIPELINES[form]())))
 
 
-def test_a_function_that_runs_a_pipeline_is_refused() -> None:
+def test_a_function_that_runs_a_pipeline_is_rejected() -> None:
     with pytest.raises(UnsupportedError, match="batches reads DALI pipelines that it holds: pipeline"):
         resumable.wrap(read_by_hand())
 
@@ -229,7 +229,7 @@ DYNAMIC: dict[str, Callable[[Any], Any]] = {
 
 
 @pytest.mark.parametrize("form", DYNAMIC)
-def test_readers_of_the_dynamic_mode_are_refused(form: str, reader: Any) -> None:
+def test_readers_of_the_dynamic_mode_are_rejected(form: str, reader: Any) -> None:
     with pytest.raises(UnsupportedError, match=r"dynamic mode(.|\n)*pipeline_def(.|\n)*get_state"):
         resumable.wrap(DYNAMIC[form](reader))
 

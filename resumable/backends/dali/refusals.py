@@ -159,8 +159,8 @@ def refuse_by_hand(source: Any, options: Options) -> NoReturn:  # noqa: ARG001  
             "this is a DALI Pipeline, which does not say where an epoch ends.\n"
             "Batches could not be counted. Put it into one of DALI's iterators, and wrap that: "
             "nvidia.dali.plugin.pytorch.DALIGenericIterator(pipeline, names, reader_name=...), "
-            "DALIClassificationIterator or DALIRaggedIterator of the same module, or those of "
-            "nvidia.dali.plugin.jax and nvidia.dali.plugin.paddle."
+            "DALIClassificationIterator or DALIRaggedIterator of the same module, or an iterator of "
+            "nvidia.dali.plugin.jax or nvidia.dali.plugin.paddle."
         )
     raise UnsupportedError(f"this is one of the {what}: {type(source).__qualname__}.\n{NOT_DYNAMIC}")
 
@@ -168,7 +168,7 @@ def refuse_by_hand(source: Any, options: Options) -> NoReturn:  # noqa: ARG001  
 NOT_DYNAMIC = (
     "A reader continues from its current position and shuffles on top of its last order, and no state contains that. "
     "A resumed run would get different batches. Build a pipeline (nvidia.dali.pipeline_def with fn.readers) and wrap "
-    "its DALI iterator. Or give your own class __iter__, and state_dict and load_state_dict with the reader's "
+    "its DALI iterator. Or write a class with __iter__, state_dict and load_state_dict that calls the reader's "
     "get_state() and set_state() (the reader needs enable_checkpointing=True)."
 )
 
@@ -182,7 +182,7 @@ def warn_of_python(iterators: Sequence[Any]) -> dict[str, Any]:
             f"this DALI pipeline calls Python ({', '.join(sorted(name.partition('/')[2] for name in found))}), which "
             "cannot be inspected. A resumed run continues with the same samples only if that code depends on nothing "
             "but its arguments.\nIt runs ahead of the batches, and the global random generators are not seeded "
-            "there. What it remembers from earlier calls starts over. Draw random numbers from "
+            "there. Anything that it remembers from earlier calls starts over. Draw random numbers from "
             "numpy.random.default_rng([seed, info.epoch_idx, info.idx_in_epoch]), and compute an epoch's order from "
             "info.epoch_idx alone. The element after a resume is compared with the saved run.",
             PromiseWarning,

@@ -253,7 +253,7 @@ def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> st
 def _too_slow(size: int, seconds: float, buffers: str) -> str:
     return (
         f"TensorFlow took {seconds:.1f} s for one state of this tf.data pipeline, of {size / 1e6:.1f} MB: it writes "
-        f"the places of every buffer one by one, even empty ones{f' ({buffers})' if buffers else ''}.\n"
+        f"the places of every buffer individually, even empty ones{f' ({buffers})' if buffers else ''}.\n"
         "Training waits meanwhile. As long as reading the epoch up to a position takes less time than that, states "
         "contain only the position, and a resume reads the epoch again up to there. To make states faster, use a "
         "smaller buffer, or put batch() before shuffle() or cache(); or always read again: "
@@ -309,7 +309,7 @@ class Stream:
             raise
         self.seconds += time.perf_counter() - begin
         if self.count == self.length:
-            raise _other_length("it goes on after those", self.length)
+            raise _other_length("it continues after them", self.length)
         self.count += 1
         return self._convert(element)
 
@@ -329,8 +329,8 @@ class Stream:
 
 def _other_length(found: str, length: int | None) -> StateMismatchError:
     return StateMismatchError(
-        "the epoch of a tf.data pipeline that was resumed from TensorFlow's state has another number of elements than "
-        f"other epochs.\n  an epoch has:     {length} elements\n  the resumed epoch: {found}\n"
+        "the epoch of a tf.data pipeline that was resumed from TensorFlow's state has a different number of elements "
+        f"than other epochs.\n  an epoch has:     {length} elements\n  the resumed epoch: {found}\n"
         "Elements were lost or repeated since the resume: an operation of the pipeline does not restore its state. "
         'Resume from the same checkpoint by reading again: wrap(..., resume="replay").'
     )
@@ -437,7 +437,7 @@ def check_counts(dataset: Any, graph: Graph) -> None:
     if names or not Counters(graph).obey:
         raise UnsupportedError(
             f"this tf.data pipeline cannot be resumed because of {', '.join(sorted(names)) or 'a shuffle'}: it has a "
-            "different order in each epoch, by a count of epochs that only TensorFlow can change.\nA run that was "
+            "different order in each epoch, and only TensorFlow can change the count of epochs that determines it.\nA run that was "
             "resumed between two epochs would count from zero. Use shuffle(..., reshuffle_each_iteration=False), or "
             "pass a function that builds the pipeline for an epoch: wrap(tfdata.source(build)) with def build(epoch): "
             "... .shuffle(1000, seed=epoch + 1)."
