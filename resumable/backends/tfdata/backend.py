@@ -437,8 +437,8 @@ def check_counts(dataset: Any, graph: Graph) -> None:
     if names or not Counters(graph).obey:
         raise UnsupportedError(
             f"this tf.data pipeline cannot be resumed because of {', '.join(sorted(names)) or 'a shuffle'}: it has a "
-            "different order in each epoch, and only TensorFlow can change the count of epochs that determines it.\nA run that was "
-            "resumed between two epochs would count from zero. Use shuffle(..., reshuffle_each_iteration=False), or "
+            "different order in each epoch, and only TensorFlow can change the count of epochs that determines it.\n"
+            "A run that was resumed between two epochs would count from zero. Use shuffle(..., reshuffle_each_iteration=False), or "
             "pass a function that builds the pipeline for an epoch: wrap(tfdata.source(build)) with def build(epoch): "
             "... .shuffle(1000, seed=epoch + 1)."
         )
