@@ -438,9 +438,9 @@ def check_counts(dataset: Any, graph: Graph) -> None:
         raise UnsupportedError(
             f"this tf.data pipeline cannot be resumed because of {', '.join(sorted(names)) or 'a shuffle'}: it has a "
             "different order in each epoch, and only TensorFlow can change the count of epochs that determines it.\n"
-            "A run that was resumed between two epochs would count from zero. Use shuffle(..., reshuffle_each_iteration=False), or "
-            "pass a function that builds the pipeline for an epoch: wrap(tfdata.source(build)) with def build(epoch): "
-            "... .shuffle(1000, seed=epoch + 1)."
+            "A run that was resumed between two epochs would count from zero. Use shuffle(..., "
+            "reshuffle_each_iteration=False), or pass a function that builds the pipeline for an epoch: "
+            "wrap(tfdata.source(build)) with def build(epoch): ... .shuffle(1000, seed=epoch + 1)."
         )
 
 
