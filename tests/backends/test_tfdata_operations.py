@@ -262,6 +262,7 @@ def test_a_count_of_passes_that_nobody_can_set_is_rejected(name: str) -> None:
 
 COUNTED: dict[str, Callable[[], Any]] = {
     "selector": lambda: tfdata.source(selected),
+    "of other lengths": lambda: tfdata.source(lambda epoch: rows(3 - epoch).shuffle(3, seed=1)),
     "shuffled data": lambda: DATA.choose_from_datasets(
         [one.shuffle(6, seed=1) for one in two()], rows(2).repeat(4)
     ).batch(3),

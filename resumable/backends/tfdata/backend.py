@@ -141,7 +141,7 @@ class NativeBackend(ReplayBackend):
         self._warned: set[str] = set()
         self._took = 0.0  # seconds for the last state
         self._buffers = ""  # what makes states slow, for the message
-        self._length = self.traits.length  # elements of an epoch; counted if TensorFlow does not know it
+        self._length: int | None = None  # elements of an epoch, if they were counted
         self._same_length = False  # whether all epochs have the same, as nothing differs between them
 
     @property
@@ -195,7 +195,8 @@ class NativeBackend(ReplayBackend):
             ) from error
         stream.count, stream.seconds = snapshot.get("read", 0), snapshot.get("seconds", 0.0)
         if not self._endless and "read" in snapshot:
-            stream.length = self.traits.length or (snapshot["length"] if snapshot["of"] == self._of() else None)
+            known = int(self._dataset.cardinality())  # negative if TensorFlow does not know it
+            stream.length = known if known >= 0 else snapshot["length"] if snapshot["of"] == self._of() else None
         return stream
 
     def _new(self, epoch: int) -> Stream:
@@ -204,7 +205,7 @@ class NativeBackend(ReplayBackend):
         return stream
 
     def _count(self, elements: int) -> None:
-        if self._same_length and self._length is None:
+        if self._same_length:
             self._length = elements
 
     def _of(self) -> str:
