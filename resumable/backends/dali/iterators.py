@@ -185,7 +185,7 @@ class PythonBackend:
         pipelines = [pipeline for holder in self._holders for pipeline in pipelines_of(holder.iterator)]
         kept = [(place, *one) for place, pipe in enumerate(pipelines) for one in functions_of(pipe).items()]
         return {
-            f"{place}/{name}.{attribute}": survive(name, lambda value=value: Canary(value).digest, None)
+            f"{place}/{name}.{attribute}": survive(name, partial(_digest, value), None)
             for place, name, function in kept
             for attribute, value in _kept_by(function).items()
         }
@@ -215,8 +215,16 @@ def _kept_by(function: Any) -> dict[str, Any]:
         return attributes_of(function.__self__)
     if inspect.isfunction(function):
         cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
-        return {name: survive(name, lambda cell=cell: cell.cell_contents, None) for name, cell in cells}
+        return {name: survive(name, partial(_content, cell), None) for name, cell in cells}
     return attributes_of(function)
+
+
+def _content(cell: Any) -> Any:
+    return cell.cell_contents
+
+
+def _digest(value: Any) -> str | None:
+    return Canary(value).digest
 
 
 def _remembers(name: str, was: str | None, now: str | None) -> str:
