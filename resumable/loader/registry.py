@@ -72,6 +72,16 @@ _DALI = Entry(
     ),
 )
 
+_OF_DALI = Entry(
+    "resumable.backends.dali.refusals:refuse_by_hand",
+    pip_install("dali"),
+    in_a_list=("DALI pipelines", "Pass all of them to one DALI iterator, such as DALIGenericIterator(pipelines, ...)."),
+    returned=(
+        "a DALI Pipeline, which does not say where an epoch ends",
+        "Put it into a DALI iterator, such as DALIGenericIterator(pipeline, names, reader_name=...), and wrap that.",
+    ),
+)
+
 _TFDS = Entry("resumable.backends.tfds:adapt", pip_install("tfds"))
 _TFDATA = Entry(
     "resumable.backends.tfdata:adapt",
@@ -90,6 +100,8 @@ _adapters: dict[str, Entry] = {
     "torch.utils.data.dataloader.DataLoader": _TORCH,
     "nvidia.dali.plugin.base_iterator._DaliBaseIterator": _DALI,
     "resumable.backends.dali.turns.InTurn": _DALI,
+    "nvidia.dali.pipeline.Pipeline": _OF_DALI,
+    "nvidia.dali.experimental.dynamic._ops.Reader": _OF_DALI._replace(in_a_list=("", ""), returned=("", "")),
     "resumable.backends.dali.source.Source": Entry(
         "resumable.backends.dali.by_index:adapt", pip_install("dali", "torch")
     ),
@@ -125,7 +137,7 @@ _datasets: dict[str, Entry] = {
 # Objects with their own position that a plain source may contain. The key is the module that is loaded if they are
 # used.
 _hidden: dict[str, Entry] = {
-    "nvidia.dali.plugin.base_iterator": _DALI._replace(path="resumable.backends.dali.hidden:refuse_hidden"),
+    "nvidia.dali.pipeline": _DALI._replace(path="resumable.backends.dali.hidden:refuse_hidden"),
 }
 _PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
 

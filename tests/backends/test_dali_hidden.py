@@ -145,7 +145,7 @@ def test_what_holds_no_iterators_or_resumes_them_itself_is_taken(an_iterator: An
 
 
 def test_nothing_is_looked_at_where_dali_was_not_imported(an_iterator: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.delitem(sys.modules, "nvidia.dali.plugin.base_iterator")
+    monkeypatch.delitem(sys.modules, "nvidia.dali.pipeline")
     resumable.wrap(Wrapper(an_iterator))
 
 

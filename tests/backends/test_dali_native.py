@@ -343,6 +343,7 @@ def from_function(**options: Any) -> Callable[[list[bytes] | None], Any]:
     return make
 
 
+@WARNED
 @pytest.mark.parametrize("auto", [True, False])
 @pytest.mark.parametrize("prepare", [True, False])
 def test_python_sources_of_one_argument(auto: bool, prepare: bool) -> None:

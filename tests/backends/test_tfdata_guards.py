@@ -174,7 +174,6 @@ BAD: dict[str, Callable[[], Any]] = {
     "contain text": lambda: tfdata.source(DATA.from_tensor_slices(["a", "b"]), convert="torch"),
     "OwnedIterator": lambda: iter(typical()),
     "NumpyIterator": lambda: typical().as_numpy_iterator(),
-    "TensorFlow's count of epochs": lambda: tfdata.source(typical(), strategy="replay"),
     "uses the same ShuffleDatasetV3": lambda: tfdata.source(same_for_each_epoch),
     "repeats a shuffle, and is resumed from TensorFlow's explicit": lambda: explicit(repeated()),
     "several shuffles": lambda: DATA.range(4).shuffle(4, seed=1).flat_map(part).shuffle(4, seed=2).repeat(2),

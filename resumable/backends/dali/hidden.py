@@ -16,7 +16,8 @@ from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 from resumable._introspection import ask, attributes_of, members_of, module_of, mro_of, qualname_of, survive
-from resumable.backends.dali.private import BaseIterator
+from resumable.backends.dali.private import BaseIterator, is_read_by_hand
+from resumable.backends.dali.refusals import NOT_DYNAMIC
 from resumable.errors import UnsupportedError
 
 if TYPE_CHECKING:
@@ -49,15 +50,17 @@ def refuse_hidden(source: Any) -> None:
             )
         return
     for holder in [source, vars(source)["dataset"]] if _is_data_loader(source) else [source]:
-        found: list[str] = survive(f"a {qualname_of(type(holder))}", partial(_names_of_iterators, holder), [])
+        found: list[tuple[str, str]] = survive(f"a {qualname_of(type(holder))}", partial(_iterators_of, holder), [])
         if found and not _has_state(holder):
-            raise _refused(holder, sorted(set(found)))
+            raise _refused(holder, sorted({name for _, name in found}), found[0][0])
 
 
-def _refused(holder: Any, places: list[str]) -> UnsupportedError:
+def _refused(holder: Any, places: list[str], what: str) -> UnsupportedError:
     name = ask(holder, "__qualname__", qualname_of(type(holder)))
+    if "dynamic" in what:
+        return UnsupportedError(f"{name} reads {what} that it holds: {', '.join(places)}.\n{NOT_DYNAMIC}")
     return UnsupportedError(
-        f"{name} reads DALI iterators that it holds: {', '.join(places)}.\n"
+        f"{name} reads {what} that it holds: {', '.join(places)}.\n"
         "They continue from their current position, which no state contains. A resumed run would get different "
         "batches, and could read them only once. Wrap the DALI iterators themselves: wrap(iterator), or "
         "wrap(resumable.backends.dali.in_turn(iterators)) for several, with transform=... to process a batch. Or "
@@ -75,12 +78,15 @@ def _has_state(thing: Any) -> bool:
     return any(callable(ask(kind, get)) and callable(ask(kind, put)) for get, put in _STATES)
 
 
-def _is_iterator(thing: Any) -> bool:
-    return issubclass(type(thing), BaseIterator)
+def _is_iterator(thing: Any) -> str:
+    """Return what a thing is, if it has a position in DALI; empty if it has none."""
+    return "DALI iterators" if issubclass(type(thing), BaseIterator) else is_read_by_hand(thing)
 
 
-def _names_of_iterators(thing: Any) -> list[str]:
-    return [name for name, value in _held_by(thing) if any(map(_is_iterator, _flat(value)))]
+def _iterators_of(thing: Any) -> list[tuple[str, str]]:
+    """Return what a thing holds that has a position in DALI, and where."""
+    held = [(name, one) for name, value in _held_by(thing) for one in _flat(value)]
+    return [(what, name) for name, one in held if (what := _is_iterator(one))]
 
 
 def _held_by(thing: Any) -> Iterator[tuple[str, Any]]:
@@ -90,6 +96,7 @@ def _held_by(thing: Any) -> Iterator[tuple[str, Any]]:
         yield from ((f"argument {number}", value) for number, value in enumerate(thing.args))
         yield from thing.keywords.items()
     elif type(thing) is types.MethodType:
+        yield "its object", thing.__self__
         yield from _held_by(thing.__func__)
         yield from _attributes(thing.__self__)
     elif type(thing) is types.FunctionType:

@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
+import inspect
+import warnings
 from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
+from resumable._content import Canary
+from resumable._introspection import attributes_of, survive
 from resumable.backends.dali.identity import identity_of
 from resumable.backends.dali.private import (
     BaseIterator,
     Blueprint,
     at_end,
     checkpoints_itself,
+    functions_of,
     has_eaten_an_end,
     pipelines_of,
     place_of,
@@ -29,19 +34,20 @@ from resumable.backends.dali.refusals import (
     shards_of,
     warn_of_lists,
     warn_of_order,
+    warn_of_python,
     warn_of_samples,
 )
 from resumable.backends.dali.turns import BatchSource, InTurn, Turns
-from resumable.errors import UnsupportedError
+from resumable.errors import StateMismatchWarning, UnsupportedError
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator
+    from collections.abc import Callable, Iterator, Sequence
 
     from resumable._options import Options
 
 
-__all__ = ["NativeBackend", "adapt"]
+__all__ = ["NativeBackend", "PythonBackend", "adapt"]
 
 
 _BATCHES = "Each element of a DALI iterator is already a batch, and the pipeline determines its size."
@@ -58,7 +64,7 @@ _HINTS = {
 }
 
 
-def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
+def adapt(source: Any, options: Options) -> tuple[PythonBackend, Options]:
     """Adapt a DALI iterator, a function of `checkpoints` that makes one, or the result of `in_turn`.
 
     Raises:
@@ -75,6 +81,7 @@ def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
     # Before a pipeline is rebuilt and forgets its operators.
     identity = identity_of(iterators, options.identity, unread)
     warn_of_lists(unread)
+    python = bool(warn_of_python(iterators))
     if isinstance(source, InTurn):
         identity["in_turn"] = source.order
     check, lengths = partial(check_shards, shards_of(iterators), options), list(map(length_of_epoch, iterators))
@@ -86,7 +93,8 @@ def adapt(source: Any, options: Options) -> tuple[NativeBackend, Options]:
     whole: BatchSource = Turns(tracked, source.order) if isinstance(source, InTurn) else tracked[0]
     length = None if None in lengths else sum(filter(None, lengths))
     divided = identity["num_shards"] not in (None, 1)  # or a list of several
-    backend = NativeBackend(whole, identity, length, needs_shard=not divided, check=check)
+    kind = PythonBackend if python else NativeBackend
+    backend = kind(whole, identity, length, needs_shard=not divided, check=check, holders=holders)
     return backend, _without_shard(options, divided=divided)
 
 
@@ -110,8 +118,10 @@ def _without_shard(options: Options, *, divided: bool) -> Options:
     return replace(options, shard=False)
 
 
-class NativeBackend:
-    """Batches of DALI's iterators in DALI's order, resumed from DALI's checkpoints.
+class PythonBackend:
+    """Batches of DALI's iterators in DALI's order, resumed from DALI's checkpoints; their pipelines call Python.
+
+    So the element after a resume is compared, and so is what the Python functions remember.
 
     It always continues from the current position. DALI cannot end an epoch early, so if an epoch is abandoned, the next
     one starts with the rest of it, as with DALI alone.
@@ -122,11 +132,13 @@ class NativeBackend:
         length: batches per epoch; None if unknown or varying.
         needs_shard: whether the user must say, with several ranks, if they divide the stream.
         check: called once, before the first batch.
+        holders: hold the iterators.
     """
 
     kind = "dali"
+    compares_itself = False
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # what `adapt` has found
         self,
         source: BatchSource,
         identity: dict[str, Any],
@@ -134,8 +146,9 @@ class NativeBackend:
         *,
         needs_shard: bool,
         check: Callable[[], None],
+        holders: Sequence[IteratorHolder],
     ) -> None:
-        self._source, self._check, self._checked = source, check, False
+        self._source, self._check, self._checked, self._holders = source, check, False, holders
         self.identity = identity
         self.traits = Traits(
             hints=_HINTS,
@@ -143,12 +156,8 @@ class NativeBackend:
             needs_shard=needs_shard,
             snapshot_every=0,  # a snapshot takes microseconds
             reads_ahead=True,
-            compares_itself=True,  # nothing is read ahead of a state
+            compares_itself=self.compares_itself,
         )
-
-    def ended(self) -> bool:
-        """Return whether DALI's own count says that this epoch has no batches left."""
-        return self._source.ended()
 
     def open(self, epoch: int) -> Iterator[Any]:  # noqa: ARG002  # the pipeline counts itself
         """Continue with the next epoch, or with the rest of an abandoned one."""
@@ -158,18 +167,73 @@ class NativeBackend:
 
     def snapshot(self) -> dict[str, Any]:
         """Return DALI's checkpoints after the last batch; after an epoch's last batch, at the start of the next one."""
-        return self._source.snapshot()
+        memory = self._memory()
+        return self._source.snapshot() | ({"python": memory} if memory else {})
 
     def restore(self, epoch: int, snapshot: dict[str, Any]) -> Iterator[Any]:  # noqa: ARG002  # it is in the snapshot
         """Rebuild the pipelines at a snapshot."""
         self._check_once()
         self._source.restore(snapshot)
+        now = self._memory()
+        for name, was in snapshot.get("python", {}).items():
+            if None not in (was, now.get(name)) and was != now[name]:
+                warnings.warn(_remembers(name, was, now[name]), StateMismatchWarning, stacklevel=2)
         return _Epoch(self._source)
+
+    def _memory(self) -> dict[str, str | None]:
+        """Return the digest of each value that the Python functions keep from call to call, by its name."""
+        pipelines = [pipeline for holder in self._holders for pipeline in pipelines_of(holder.iterator)]
+        kept = [(place, *one) for place, pipe in enumerate(pipelines) for one in functions_of(pipe).items()]
+        return {
+            f"{place}/{name}.{attribute}": survive(name, partial(_digest, value), None)
+            for place, name, function in kept
+            for attribute, value in _kept_by(function).items()
+        }
 
     def _check_once(self) -> None:
         if not self._checked:
             self._checked = True
             self._check()
+
+
+class NativeBackend(PythonBackend):
+    """The same without Python in the pipelines: nothing needs to be compared, so nothing is read ahead of a state."""
+
+    compares_itself = True
+
+    def ended(self) -> bool:
+        """Return whether DALI's own count says that this epoch has no batches left."""
+        return self._source.ended()
+
+    def _memory(self) -> dict[str, str | None]:
+        return {}
+
+
+def _kept_by(function: Any) -> dict[str, Any]:
+    """Return the attributes of a callable object, or the variables that a function closes over."""
+    if inspect.ismethod(function):
+        return attributes_of(function.__self__)
+    if inspect.isfunction(function):
+        cells = zip(function.__code__.co_freevars, function.__closure__ or (), strict=True)
+        return {name: survive(name, partial(_content, cell), None) for name, cell in cells}
+    return attributes_of(function)
+
+
+def _content(cell: Any) -> Any:
+    return cell.cell_contents
+
+
+def _digest(value: Any) -> str | None:
+    return Canary(value).digest
+
+
+def _remembers(name: str, was: str | None, now: str | None) -> str:
+    return (
+        f"{name.partition('/')[2]}, which Python code in this DALI pipeline keeps from call to call, differs from the "
+        f"saved run.\n  in the checkpoint: a value with the digest {was}\n  in this run:       one with {now}\n"
+        "DALI does not save it, so batches may differ if they depend on it, from the next epoch on at the latest. "
+        "Compute them from the argument alone: info.epoch_idx, info.iteration and info.idx_in_epoch."
+    )
 
 
 class _Epoch:

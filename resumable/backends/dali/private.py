@@ -7,6 +7,7 @@ constructor of its base class.
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, NamedTuple
 from weakref import WeakSet
@@ -25,9 +26,11 @@ __all__ = [
     "at_end",
     "callbacks",
     "checkpoints_itself",
+    "functions_of",
     "has_eaten_an_end",
     "is_consumed",
     "is_fed",
+    "is_read_by_hand",
     "operators",
     "pipelines_of",
     "place_of",
@@ -173,6 +176,30 @@ def _described(kind: str, *, has_argument: bool) -> tuple[str, bool]:
     return ("generator function" if kind == "GENERATOR_FUNC" else kind.lower()), False
 
 
+def functions_of(pipeline: Any) -> dict[str, Any]:
+    """Return the user's Python functions that a pipeline calls, by the name of the operator that calls them."""
+    groups = [group for group in pipeline._input_callbacks or [] if group.source_desc.kind.name == "CALLABLE"]
+    found = {group.instances[0].name: group.source_desc.source for group in groups}
+    calling = [one for one in pipeline._ops or [] if operator_kind(one).endswith("PythonFunction")]
+    return found | {one.name: _given(getattr(one._op, "function", None)) for one in calling}
+
+
+def _given(function: Any) -> Any:
+    """Return the user's function that a function of DALI's calls."""
+    cells = getattr(function, "__closure__", None) or ()
+    inside = dict(zip(function.__code__.co_freevars, cells, strict=True)) if cells else {}
+    ours = getattr(function, "__module__", "").startswith("nvidia.dali")
+    return inside["function"].cell_contents if ours and "function" in inside else function
+
+
+def is_read_by_hand(thing: Any) -> str:
+    """Return what a thing is, if users read batches from it without a DALI iterator; empty if it is something else."""
+    dynamic = getattr(sys.modules.get("nvidia.dali.experimental.dynamic._ops"), "Reader", ())
+    if issubclass(type(thing), dynamic):
+        return "readers of DALI's dynamic mode"
+    return "DALI pipelines" if issubclass(type(thing), Pipeline) else ""
+
+
 def is_fed(pipeline: Any) -> list[str]:
     """Return the names of the external sources without a source, which need data from outside."""
     sourced = {instance.name for group in pipeline._input_callbacks or [] for instance in group.instances}
@@ -185,13 +212,18 @@ def operators(pipeline: Any) -> list[Operator]:
     return [
         Operator(
             one.name,
-            getattr(one._op, "schema_name", type(one._op).__name__),
+            operator_kind(one),
             str(one.spec),
             {**getattr(one._op, "_init_args", {}), **getattr(one._op, "_call_args", {})},
             texts_of(getattr(one._op, "_schema", None)),
         )
         for one in pipeline._ops or []
     ]
+
+
+def operator_kind(operator: Any) -> str:
+    """Return the kind of an operator, such as `readers__File`."""
+    return str(getattr(operator._op, "schema_name", type(operator._op).__name__))
 
 
 def texts_of(schema: Any) -> frozenset[str]:

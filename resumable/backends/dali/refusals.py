@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import warnings
 from contextlib import contextmanager
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, NoReturn
 
 from resumable.backends.dali.private import (
     BaseIterator,
     callbacks,
     checkpoints_itself,
+    functions_of,
     is_consumed,
     is_fed,
+    is_read_by_hand,
     operators,
     pipelines_of,
     settings_of,
@@ -32,10 +34,12 @@ __all__ = [
     "check_place",
     "check_shards",
     "length_of_epoch",
+    "refuse_by_hand",
     "refuse_errors",
     "shards_of",
     "warn_of_lists",
     "warn_of_order",
+    "warn_of_python",
     "warn_of_samples",
 ]
 
@@ -141,6 +145,50 @@ def check_pipelines(iterator: Any, *, made: bool) -> None:
                 f"the pipeline calls Python functions ({', '.join(functions)}), which DALI cannot serialize.\n"
                 f"The iterator could not be restored to its position. {_FACTORY}"
             )
+
+
+def refuse_by_hand(source: Any, options: Options) -> NoReturn:  # noqa: ARG001  # an adapter is called with both
+    """Reject a DALI pipeline without an iterator, and a reader of DALI's dynamic mode.
+
+    Raises:
+        UnsupportedError: always.
+    """
+    what = is_read_by_hand(source)
+    if what == "DALI pipelines":
+        raise UnsupportedError(
+            "this is a DALI Pipeline, which does not say where an epoch ends.\n"
+            "Batches could not be counted. Put it into one of DALI's iterators, and wrap that: "
+            "nvidia.dali.plugin.pytorch.DALIGenericIterator(pipeline, names, reader_name=...), "
+            "DALIClassificationIterator or DALIRaggedIterator of the same module, or an iterator of "
+            "nvidia.dali.plugin.jax or nvidia.dali.plugin.paddle."
+        )
+    raise UnsupportedError(f"this is one of the {what}: {type(source).__qualname__}.\n{NOT_DYNAMIC}")
+
+
+NOT_DYNAMIC = (
+    "A reader continues from its current position and shuffles on top of its last order, and no state contains that. "
+    "A resumed run would get different batches. Build a pipeline (nvidia.dali.pipeline_def with fn.readers) and wrap "
+    "its DALI iterator. Or write a class with __iter__, state_dict and load_state_dict that calls the reader's "
+    "get_state() and set_state() (the reader needs enable_checkpointing=True)."
+)
+
+
+def warn_of_python(iterators: Sequence[Any]) -> dict[str, Any]:
+    """Return the user's functions that the pipelines of iterators call, and warn about them."""
+    pipelines = [pipeline for iterator in iterators for pipeline in pipelines_of(iterator)]
+    found = {f"{place}/{name}": one for place, pipe in enumerate(pipelines) for name, one in functions_of(pipe).items()}
+    if found:
+        warnings.warn(
+            f"this DALI pipeline calls Python ({', '.join(sorted(name.partition('/')[2] for name in found))}), which "
+            "cannot be inspected. A resumed run continues with the same samples only if that code depends on nothing "
+            "but its arguments.\nIt runs ahead of the batches, and the global random generators are not seeded "
+            "there. Anything that it remembers from earlier calls starts over. Draw random numbers from "
+            "numpy.random.default_rng([seed, info.epoch_idx, info.idx_in_epoch]), and compute an epoch's order from "
+            "info.epoch_idx alone. The element after a resume is compared with the saved run.",
+            PromiseWarning,
+            stacklevel=5,
+        )
+    return found
 
 
 def _check_sources(pipeline: Any) -> None:

@@ -13,7 +13,7 @@ import tensorflow as tf
 
 from resumable._distribution import pip_install
 from resumable._options import check_count
-from resumable.backends.tfdata.backend import Datasets, NativeBackend, ReplayBackend, is_endless
+from resumable.backends.tfdata.backend import Datasets, NativeBackend, ReplayBackend, check_counts, is_endless
 from resumable.backends.tfdata.fingerprint import Fingerprint
 from resumable.backends.tfdata.graph import Graph, check_pipeline
 from resumable.backends.tfdata.strategy import check_choice, plan
@@ -91,8 +91,10 @@ def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
     graph = Graph(dataset)
     check_pipeline(graph)
     _check_fresh(datasets, graph)
+    if not datasets.per_epoch:
+        check_counts(dataset, graph)
     every = source.snapshot_every or (NativeBackend.snapshot_every if options.ack == "manual" else _RARELY)
-    chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, per_epoch=datasets.per_epoch, every=every)
+    chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, every=every)
     if options.resume == "state" and chosen.strategy == "replay":
         options.refuse("this tf.data pipeline", resume=f"It can only be replayed: {chosen.reason}.")
     if options.resume == "replay" and not datasets.per_epoch and is_endless(dataset):

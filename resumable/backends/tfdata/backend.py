@@ -14,11 +14,18 @@ import tensorflow as tf
 from tensorflow.python.data.ops.dataset_ops import _VariantDataset
 
 from resumable.backends.tfdata.fingerprint import Fingerprint
-from resumable.backends.tfdata.graph import Graph, check_pipeline, repeats
+from resumable.backends.tfdata.graph import (
+    Graph,
+    buffers,
+    check_pipeline,
+    repeats,
+    reshuffles,
+)
 from resumable.errors import (
     PromiseWarning,
     StateFormatError,
     StateMismatchError,
+    UnsupportedError,
 )
 from resumable.protocols import Traits
 
@@ -26,10 +33,11 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
 
-__all__ = ["Counters", "Datasets", "NativeBackend", "ReplayBackend", "Stream", "is_endless"]
+__all__ = ["Counters", "Datasets", "NativeBackend", "ReplayBackend", "Stream", "check_counts", "is_endless"]
 
 
 _LARGE = 64 * 2**20
+_SLOW = 0.5  # seconds for one state; from there on, it is compared with the time to read the elements again
 _HINTS = {
     **dict.fromkeys(
         ("elements", "operations", "parameters", "functions"), "Build the same pipeline as in the original run."
@@ -72,6 +80,9 @@ class ReplayBackend:
         self.kind = f"tf.data/{strategy}"
         self.identity = identity
         self._datasets, self._strategy, self._convert = datasets, strategy, convert
+        self._dataset: Any = None  # of all epochs, checked once
+        self._counters: Counters | None = None
+        self._stream: Stream | None = None
         self.traits = Traits(
             hints=_HINTS,
             length=length,
@@ -82,12 +93,28 @@ class ReplayBackend:
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Start a pass over the dataset of an epoch."""
-        return Stream(self._checked(epoch), self._convert)
+        return self._new(epoch)
 
-    def _checked(self, epoch: int) -> Any:
-        dataset = self._datasets.of(epoch)
+    def close(self) -> None:
+        """Stop TensorFlow's threads."""
+        if self._stream is not None:
+            self._stream.stop()
+            self._stream = None
+
+    def _new(self, epoch: int) -> Stream:
+        self.close()
+        if self._dataset is None or self._datasets.per_epoch:
+            self._dataset = self._prepared(self._datasets.of(epoch))
+        if self._counters is not None:
+            self._counters.set_to(epoch)
+        self._stream = Stream(self._dataset, self._convert)
+        return self._stream
+
+    def _prepared(self, dataset: Any) -> Any:
+        graph = Graph(dataset)
         if self._datasets.per_epoch:  # only the first dataset was checked by wrap
-            check_pipeline(Graph(dataset))
+            check_pipeline(graph)
+        self._counters = None if self._datasets.per_epoch else Counters(graph)
         return dataset
 
 
@@ -110,11 +137,12 @@ class NativeBackend(ReplayBackend):
         super().__init__(*given)
         self._possible = (self._strategy, *also)
         self._endless = not self._datasets.per_epoch and is_endless(self._datasets.of(0))
-        self._dataset: Any = None  # of all epochs, checked once
-        self._counters: Counters | None = None
         self._sealed_with: _Identity = {}
-        self._stream: Stream | None = None
-        self._warned = False
+        self._warned: set[str] = set()
+        self._took = 0.0  # seconds for the last state
+        self._buffers = ""  # what makes states slow, for the message
+        self._length: int | None = None  # elements of an epoch, if they were counted
+        self._same_length = False  # whether all epochs have the same, as nothing differs between them
 
     @property
     def other_kinds(self) -> dict[str, Callable[[], None]]:
@@ -132,15 +160,22 @@ class NativeBackend(ReplayBackend):
             return self._stream
         return self._new(epoch)
 
-    def snapshot(self) -> dict[str, Any]:
-        """Return TensorFlow's state after the last yielded element; an empty one between two epochs."""
+    def snapshot(self) -> dict[str, Any] | None:
+        """Return TensorFlow's state after the last yielded element; an empty one between two epochs.
+
+        None if states are slow, and reading up to this position took less time: then the epoch is read again.
+        """
         stream = self._stream
         if stream is None or stream.ended:
             return {"between": True}
-        begin = time.perf_counter()
+        if self._took > _SLOW and stream.seconds < self._took and not self._endless:
+            return None
+        wall, used = time.perf_counter(), time.process_time()
         sealed = _seal(stream.save(), self._sealed_with)
-        self._report(len(sealed["state"]), time.perf_counter() - begin)
-        return sealed
+        # A busy machine makes it look slower, and other threads of this process make it look busier.
+        self._took = min(time.perf_counter() - wall, time.process_time() - used)
+        self._report(len(sealed["state"]), self._took)
+        return sealed | {"read": stream.count, "seconds": stream.seconds, "length": self._length, "of": self._of()}
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Make an iterator, compare the snapshot with the pipeline, and restore the iterator."""
@@ -158,41 +193,46 @@ class NativeBackend(ReplayBackend):
                 f"  in the checkpoint: a state of {len(state)} bytes\n  in this run:       {self.identity}\n"
                 "Nothing was read. Build the same pipeline as in the original run, or load a different checkpoint."
             ) from error
+        stream.count, stream.seconds = snapshot.get("read", 0), snapshot.get("seconds", 0.0)
+        if not self._endless and "read" in snapshot:
+            known = int(self._dataset.cardinality())  # negative if TensorFlow does not know it
+            stream.length = known if known >= 0 else snapshot["length"] if snapshot["of"] == self._of() else None
         return stream
 
     def _new(self, epoch: int) -> Stream:
-        self.close()
-        dataset = self._prepared(epoch)
-        if self._counters is not None:
-            self._counters.set_to(0 if self._endless else epoch)
-        self._stream = Stream(dataset, self._convert)
-        return self._stream
+        stream = super()._new(0 if self._endless else epoch)
+        stream.when_ended = self._count
+        return stream
 
-    def _prepared(self, epoch: int) -> Any:
+    def _count(self, elements: int) -> None:
+        if self._same_length:
+            self._length = elements
+
+    def _of(self) -> str:
+        """Return what a counted length belongs to."""
+        return _checksum(repr(sorted(self.identity.items())).encode())
+
+    def _prepared(self, dataset: Any) -> Any:
         """Return the dataset, set to the kind of state that its iterators use."""
-        if self._dataset is None or self._datasets.per_epoch:
-            dataset = self._checked(epoch)
-            graph = Graph(dataset)
-            self._sealed_with = {
-                "tensorflow": tf.__version__,
-                "strategy": self._strategy,
-                "structure": Fingerprint(graph, dataset).structure,
-            }
-            self._counters = None if self._datasets.per_epoch else Counters(graph)
-            self._dataset = _with_symbolic_state(dataset, symbolic=self._strategy == "symbolic")
-        return self._dataset
-
-    def close(self) -> None:
-        """Stop TensorFlow's threads."""
-        if self._stream is not None:
-            self._stream.stop()
-            self._stream = None
+        super()._prepared(dataset)
+        graph = Graph(dataset)
+        self._sealed_with = {
+            "tensorflow": tf.__version__,
+            "strategy": self._strategy,
+            "structure": Fingerprint(graph, dataset).structure,
+        }
+        self._buffers = ", ".join(buffers(graph))
+        self._same_length = not self._datasets.per_epoch and not any(reshuffles(graph, one) for one in graph.datasets)
+        return _with_symbolic_state(dataset, symbolic=self._strategy == "symbolic")
 
     def _report(self, size: int, seconds: float) -> None:
         _log.debug("tf.data: a state of %d bytes in %.3f s", size, seconds)
-        if size > _LARGE and not self._warned:
-            self._warned = True
+        if size > _LARGE and "large" not in self._warned:
+            self._warned.add("large")
             warnings.warn(_too_large(size, self.kind, self.identity, self.snapshot_every), PromiseWarning, stacklevel=2)
+        if seconds > _SLOW and "slow" not in self._warned:
+            self._warned.add("slow")
+            warnings.warn(_too_slow(size, seconds, self._buffers), PromiseWarning, stacklevel=2)
 
 
 def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> str:
@@ -208,6 +248,17 @@ def _too_large(size: int, kind: str, identity: dict[str, Any], every: int) -> st
         "cache(). Or read by index: a TFDS builder or a data source has states below 1 kB. With "
         'ack="manual" (and with Lightning), a state is taken in advance every '
         f"{every} steps. Use tfdata.source(..., snapshot_every=1000) to take fewer."
+    )
+
+
+def _too_slow(size: int, seconds: float, buffers: str) -> str:
+    return (
+        f"TensorFlow took {seconds:.1f} s for one state of this tf.data pipeline, of {size / 1e6:.1f} MB: it writes "
+        f"the places of every buffer individually, even empty ones{f' ({buffers})' if buffers else ''}.\n"
+        "Training waits meanwhile. As long as reading the epoch up to a position takes less time than that, states "
+        "contain only the position, and a resume reads the epoch again up to there. To make states faster, use a "
+        "smaller buffer, or put batch() before shuffle() or cache(); or always read again: "
+        'wrap(tfdata.source(dataset, strategy="replay")).'
     )
 
 
@@ -237,6 +288,9 @@ class Stream:
         self._inner = dataset.as_numpy_iterator()
         self._convert = convert
         self.ended = False
+        self.count, self.seconds = 0, 0.0  # elements read in this epoch, and the time that they took
+        self.length: int | None = None  # elements of the epoch, if a restored iterator must yield that many in all
+        self.when_ended: Callable[[int], None] | None = None
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -244,11 +298,20 @@ class Stream:
     def __next__(self) -> Any:
         if self.ended or self._inner is None:
             raise StopIteration
+        begin = time.perf_counter()
         try:
             element = next(self._inner)
         except StopIteration:
             self.ended = True
+            if self.length is not None and self.count != self.length:
+                raise _other_length(f"it ended after {self.count}", self.length) from None
+            if self.when_ended is not None:
+                self.when_ended(self.count)
             raise
+        self.seconds += time.perf_counter() - begin
+        if self.count == self.length:
+            raise _other_length("it continues after them", self.length)
+        self.count += 1
         return self._convert(element)
 
     def save(self) -> bytes:
@@ -263,6 +326,15 @@ class Stream:
     def stop(self) -> None:
         """Stop TensorFlow's threads, which may otherwise continue to use resources that all passes share."""
         self._inner = None
+
+
+def _other_length(found: str, length: int | None) -> StateMismatchError:
+    return StateMismatchError(
+        "the epoch of a tf.data pipeline that was resumed from TensorFlow's state has a different number of elements "
+        f"than other epochs.\n  an epoch has:     {length} elements\n  the resumed epoch: {found}\n"
+        "Elements were lost or repeated since the resume: an operation of the pipeline does not restore its state. "
+        'Resume from the same checkpoint by reading again: wrap(..., resume="replay").'
+    )
 
 
 def _with_symbolic_state(dataset: Any, *, symbolic: bool) -> Any:
@@ -333,7 +405,7 @@ class Counters:
     """
 
     def __init__(self, graph: Graph) -> None:
-        nodes = [node for node in graph.top.values() if "Dataset" in node.op]
+        nodes = [one.node for one in graph.datasets if not one.function and reshuffles(graph, one)]
         counting = [one for one in (graph.counter(node) for node in nodes) if one is not None]
         self._counters = [_Counter(*tensors) for tensors in _tensors_of(graph, counting)]
         self._per_pass = 1
@@ -344,6 +416,42 @@ class Counters:
         """Set the counters for the next pass to be a given epoch, whatever was read before."""
         for counter in self._counters:
             counter.set_to(1 + epoch * self._per_pass)
+
+    @property
+    def obey(self) -> bool:
+        """Whether all of them can be set."""
+        return all(counter.obeys for counter in self._counters)
+
+
+def check_counts(dataset: Any, graph: Graph) -> None:
+    """Check that the count of passes can be set wherever the order depends on it.
+
+    Raises:
+        UnsupportedError: it cannot; the message says where.
+    """
+    uncounted = [one for one in graph.datasets if not one.function and reshuffles(graph, one)]
+    names = {one.node.op for one in uncounted if graph.counter(one.node) is None}
+    for selector in _copied_selectors(dataset):
+        inside = Graph(selector)
+        counting = [one.node.op for one in inside.datasets if not one.function and reshuffles(inside, one)]
+        names |= {f"{op} in the selector of choose_from_datasets" for op in counting}
+    if names or not Counters(graph).obey:
+        raise UnsupportedError(
+            f"this tf.data pipeline cannot be resumed because of {', '.join(sorted(names)) or 'a shuffle'}: it has a "
+            "different order in each epoch, and only TensorFlow can change the count of epochs that determines it.\n"
+            "A run that was resumed between two epochs would count from zero. Use shuffle(..., "
+            "reshuffle_each_iteration=False), or pass a function that builds the pipeline for an epoch: "
+            "wrap(tfdata.source(build)) with def build(epoch): ... .shuffle(1000, seed=epoch + 1)."
+        )
+
+
+def _copied_selectors(dataset: Any) -> Iterator[Any]:
+    """Yield the selectors that `choose_from_datasets` has copied: a copy's count is lost with the original."""
+    selector = getattr(dataset, "_selector_input", None)
+    if type(selector) is _VariantDataset:
+        yield selector
+    for one in getattr(dataset, "_inputs", list)():
+        yield from _copied_selectors(one)
 
 
 class _Counter:
@@ -370,6 +478,15 @@ class _Counter:
             self._count += 1
             self._state = counted.save() if self._count == count else None
         self._iterator(self._resource).restore(self._state)
+
+    @property
+    def obeys(self) -> bool:
+        """Whether it can be set: not if the dataset that owns it is gone."""
+        counts = []
+        for count in (1, 2):
+            self.set_to(count)
+            counts.append(self._iterator(self._resource).save().numpy())
+        return bool(counts[0] != counts[1])
 
     def _iterator(self, resource: Any) -> Any:
         shuffle = tf.raw_ops.ShuffleDatasetV3(
@@ -398,5 +515,6 @@ def _tensors_of(graph: Graph, names: list[tuple[str, str, str]]) -> list[tuple[A
         tensors: list[Any] = tf.graph_util.import_graph_def(definition, return_elements=[f"{name}:0" for name in flat])
         return tensors
 
-    tensors = iter(tf.function(imported)())
+    # Calling the function itself would warn that it is traced again for each pipeline.
+    tensors = iter(tf.function(imported).get_concrete_function()())
     return list(zip(tensors, tensors, tensors, strict=True))

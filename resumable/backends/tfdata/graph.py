@@ -22,6 +22,7 @@ if TYPE_CHECKING:
 __all__ = [
     "Graph",
     "Operation",
+    "buffers",
     "check_pipeline",
     "plain_name",
     "python_operations",
@@ -304,6 +305,13 @@ def repeats_shuffle(graph: Graph) -> list[Operation]:
 
 def _repeats(graph: Graph) -> list[Operation]:
     return [one for one in graph.datasets if not one.function and "Repeat" in plain_name(one.node.op)]
+
+
+def buffers(graph: Graph) -> list[str]:
+    """Return the buffers whose elements are part of a state, such as `Shuffle(1000)`, for messages."""
+    sizes = [(plain_name(one.node.op), graph.constant(one, "buffer_size")) for one in graph.datasets]
+    kept = [f"{name}({int(size)})" for name, size in sizes if name.startswith("Shuffle") and size is not None]
+    return kept + [name for name, _ in sizes if name in {"Cache", "Unique", "GroupByWindow"}]
 
 
 def runs_generators(graph: Graph) -> bool:
