@@ -437,6 +437,27 @@ def test_the_last_whole_checkpoint(tmp_path: Path) -> None:
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=True)
 
 
+@pytest.mark.parametrize("every", [1, 2, 5, 100])
+def test_the_train_loss_of_a_resumed_run_is_that_of_the_trainer_alone(tmp_path: Path, every: int) -> None:
+    """It is the mean over the steps of this launch. At first, the sums of earlier steps were added to it."""
+    options = {"save_steps": 1, "max_steps": 9, "logging_steps": every, "train_sampling_strategy": "sequential"}
+    start = Net().state_dict()
+
+    def train(kind: str, place: int | None = None) -> tuple[float, float]:
+        trainer = trainer_in(tmp_path / kind, **options)
+        trainer.model.load_state_dict(start)
+        run = prepare(trainer) if kind == "prepared" else trainer
+        checkpoint = None if place is None else str(tmp_path / kind / f"checkpoint-{place}")
+        loss = run.train(resume_from_checkpoint=checkpoint).training_loss
+        return loss, trainer.state.log_history[-1]["train_loss"]
+
+    assert train("prepared") == pytest.approx(train("alone"))
+    for place in (8, 7, 5, 6, 4, 3, 2, 1):  # 7 and 6 are from a resumed run
+        assert train("prepared", place) == pytest.approx(train("alone", place)), place
+    train("prepared")
+    assert train("prepared", 9) == (0, 0)  # nothing was left to train
+
+
 def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
     with pytest.raises(CheckpointNotFoundError, match="the checkpoint .*checkpoint-4 does not exist"):
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=tmp_path / "checkpoint-4")

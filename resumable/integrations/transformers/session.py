@@ -275,7 +275,7 @@ class Session:
         if self._saved is None or self._checkpoint is None:
             return
         rank, size = self._ranks
-        private.begin_logs(self._trainer, self._saved.loss_of(rank, size), self._saved.logged)
+        private.begin_logs(self._trainer, self._saved.loss_of(rank, size), self._saved.mean_loss, self._saved.logged)
         counts = self._saved.counts_of(rank, size)
         if counts is not None and private.counts(self._trainer) is not None:
             private.begin_counts(self._trainer, counts)

@@ -103,8 +103,14 @@ class TransformersState(RankedState):
 
     def loss_of(self, rank: int, size: int) -> float:
         """Return the sum of losses that a rank continues with. If the world size has changed, this is the mean."""
+        loss: float = self.ranks[rank]["losses"] if size == len(self.ranks) else self.mean_loss
+        return loss
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean of the ranks' sums of losses since the last log entry."""
         losses: list[float] = [one["losses"] for one in self.ranks]
-        return losses[rank] if size == len(losses) else sum(losses) / len(losses)
+        return sum(losses) / len(losses)
 
     def counts_of(self, rank: int, size: int) -> Any:
         """Return the counts of a rank; or of rank 0 if the world size has changed, as TRL counts over all ranks."""
