@@ -435,6 +435,7 @@ def test_the_last_whole_checkpoint(tmp_path: Path) -> None:
         (folder / "trainer_state.json").unlink()
     with pytest.raises(CheckpointNotFoundError, match="none can be resumed"):
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=True)
+    assert last_whole_checkpoint(tmp_path) is None  # as after a kill in the first save: a restarted job trains
 
 
 @pytest.mark.parametrize("every", [1, 2, 5, 100])
@@ -473,6 +474,14 @@ def test_checkpoint_of_an_unprepared_trainer(tmp_path: Path) -> None:
     trainer_in(tmp_path).train()
     with pytest.raises(CheckpointError, match=r"saved without prepare\(\)"):
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    with pytest.raises(ConfigurationError, match=r"none can be resumed: they were saved without prepare\(\)"):
+        last_whole_checkpoint(tmp_path)
+    (tmp_path / "checkpoint-6/trainer_state.json").unlink()  # killed in a save
+    with pytest.raises(ConfigurationError, match="none can be resumed"):
+        last_whole_checkpoint(tmp_path)
+    (tmp_path / "another").mkdir()
+    prepare(trainer_in(tmp_path, max_steps=8, save_steps=8)).train()
+    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-8")
 
 
 def test_other_data_and_another_seed_are_refused(tmp_path: Path) -> None:

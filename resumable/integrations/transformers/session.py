@@ -24,8 +24,8 @@ from resumable.integrations.transformers.train_loader import DRIVER, TrainLoader
 from resumable.integrations.transformers.transformers_state import (
     NAME,
     TransformersState,
-    last_whole_checkpoint,
     load_buffers,
+    newest_whole,
     read_saved,
     save_buffers,
 )
@@ -100,7 +100,7 @@ class Session:
 
         folder = self._trainer.args.output_dir
         torn = bool(private.checkpoints_in(folder))
-        found: list[Any] = [last_whole_checkpoint(folder), torn]
+        found: list[Any] = [newest_whole(folder), torn]
         newest, torn = broadcast_object_list(found) if self._ranks[1] > 1 else found
         if newest is None and torn:
             raise CheckpointNotFoundError(
