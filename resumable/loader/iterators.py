@@ -70,6 +70,7 @@ class LoopedLoader(Protocol[T_co]):
     progress: Progress
     loops: Loops
     driver: str
+    hint: str
     gone_through: int
 
     def __iter__(self) -> Iterator[T_co]:
@@ -130,16 +131,18 @@ def deliver(loader: LoopedLoader[T_co], epoch: int) -> T_co:
     return batch
 
 
-def taken_away(by: str) -> LoopError:
+def taken_away(by: str, hint: str = "") -> LoopError:
     """Return the error of a loop over a Loader whose batches an integration delivers.
 
     Args:
         by: the name of the integration.
+        hint: what to use in place of the loop; by default, the object that `by` returned.
     """
+    hint = hint or f"To train, loop over the object that {by} returned."
     return LoopError(
         f"a loop over a Loader was started, but {by} delivers its batches.\n"
-        "The loop would take batches away from the training run, and they would not count as trained on. To train, "
-        f"loop over the object that {by} returned, if any. {_EVALUATE}"
+        "The loop would take batches away from the training run, and they would not count as trained on. "
+        f"{hint} {_EVALUATE}"
     )
 
 
@@ -160,7 +163,7 @@ class Delivery(Generic[T_co]):
             LoopError: an integration delivers the batches of this Loader.
         """
         if self.loader.driver:
-            raise taken_away(self.loader.driver)
+            raise taken_away(self.loader.driver, self.loader.hint)
 
     def start(self) -> None:
         """Prepare for a new loop, which has replaced the previous one."""
@@ -258,7 +261,7 @@ class Loops:
         if newest is None or newest() is not one:
             raise LoopError(
                 "the next batch was requested from an iterator, but a newer loop over the same Loader was started.\n"
-                "Both would take batches of one stream, and each would get a part. Finish one loop before you start "
+                "Each would get only some of the batches. Finish one loop before you start "
                 f"the next. {_EVALUATE}"
             )
 
@@ -492,7 +495,7 @@ class EvaluationPass(Generic[T_co]):
         if self._moves != progress.moves:
             raise LoopError(
                 "the next batch was requested from a pass over a Loader for evaluation, but a newer pass was started.\n"
-                "Both would take batches of one stream, and each would get a part. Finish one loop before you start "
+                "Each would get only some of the batches. Finish one loop before you start "
                 "the next, or wrap the source twice."
             )
         try:
@@ -564,9 +567,8 @@ class Epoch(int, Generic[T_co]):
 
     def __reduce_ex__(self, _: object) -> str:
         raise UnsupportedError(
-            f"an epoch of loader.epochs() cannot be pickled or saved: it is number {self.number}, and can be iterated "
-            "over.\nA checkpoint with this object could not be loaded with weights_only=True. Save the number instead: "
-            "epoch.number."
+            "an epoch of loader.epochs() cannot be pickled or saved.\n"
+            "A checkpoint with this object could not be loaded with weights_only=True. Save `epoch.number`."
         )
 
     def __repr__(self) -> str:
@@ -635,12 +637,12 @@ def _look_back(loader: LoopedLoader[Any]) -> None:
     if stream in _first and "again" not in _said:
         _said.add("again")
         _log.warning(
-            "a Loader starts at epoch 0 with the data, seed %d and %s of an earlier Loader in this process: its order "
-            "and augmentation are the same.\nIf your script creates it again for each epoch, every epoch is the same. "
-            "Keep one Loader for all epochs, or call loader.seek(epoch=...) on the new one. If it is a different "
-            "stream, pass a name: wrap(..., name=...)",
+            "this Loader has the same data and seed (%d) as an earlier one in this process%s, and also starts at epoch "
+            "0: its order and augmentation are the same.\n"
+            "If your script creates it again for each epoch, every epoch is the same. Keep one Loader for all epochs, or "
+            "call loader.seek(epoch=...) on the new one. If it is a different stream, pass a name: wrap(..., name=...)",
             loader.seed,
-            _named(loader),
+            f", the same name ({loader.name!r})" if loader.name else "",
         )
     elif stream not in _first:
         _first.append(stream)

@@ -57,6 +57,8 @@ _NOT_HERE = {
     "with indexed samples. Keep a reference to yours.",
     "sampler": _NO_ORDER,
     "batch_sampler": _NO_ORDER,
+    "set_epoch": "The loader counts the epochs itself: remove the call. Each epoch has a different order, also after a "
+    "resume. To go to a different epoch, use seek(epoch=...).",
     "drop_last": "Use wrap(..., tail=...) to set what happens at the end of an epoch; len(loader) counts its batches.",
     "shuffle": "Pass shuffle=True to the DataLoader, or to wrap(..., shuffle=True) for a sequence.",
 }
@@ -123,6 +125,7 @@ class Loader(Generic[T_co]):
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
         driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or empty.
+        hint: of the driver: what to use in place of a loop.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
         resumed: resumed in epoch 1 or later, and the script has not asked for the epoch since.
@@ -131,7 +134,7 @@ class Loader(Generic[T_co]):
     def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
         self._again = again
         self._read_from(fetcher, options)
-        self.driver = ""
+        self.driver = self.hint = ""
         self.loops = Loops()
         self.gone_through = 0
         self.resumed = False
@@ -316,8 +319,8 @@ class Loader(Generic[T_co]):
         if self.resumed:
             self.resumed = False
             warn(
-                f"a loop over a resumed Loader starts in epoch {self._next_epoch}, but nothing has asked for the "
-                "epoch.\n"
+                f"a loop over a resumed Loader starts in epoch {self._next_epoch}, but this loop did not use "
+                "`loader.epochs()` or `loader.epoch`.\n"
                 "If it is inside a loop over range(epochs), that loop starts at 0 and trains the epochs before the "
                 "resume again. Use `for epoch in loader.epochs(total):` with `for batch in epoch:`, or "
                 "range(loader.epoch, total), or loader.steps(total).",
@@ -348,11 +351,12 @@ class Loader(Generic[T_co]):
             )
         self.progress.rewind()
 
-    def drive(self, by: str) -> None:
+    def drive(self, by: str, hint: str = "") -> None:
         """Let an integration deliver the batches, and count them with `ack()`: loops over the Loader raise `LoopError`.
 
         Args:
             by: the name of the integration, for messages.
+            hint: what to use in place of a loop, for the message of the `LoopError`.
 
         Raises:
             ConfigurationError: a different one drives the loader already.
@@ -367,13 +371,13 @@ class Loader(Generic[T_co]):
         if self.ack_mode == "manual":
             self.progress.rewind()
         self.progress.set_ack("manual")
-        self.driver, self.loops = by, Loops()  # a loop that is open raises at its next batch
+        self.driver, self.hint, self.loops = by, hint, Loops()  # a loop that is open raises at its next batch
 
     def give_back(self) -> None:
         """End `drive`: loops over the Loader continue after the last acknowledged batch."""
         self.progress.rewind(leaves=True)
         self.progress.set_ack(self._options.ack)
-        self.driver, self.resumed = "", False
+        self.driver, self.hint, self.resumed = "", "", False
 
     # ------------------------------------------------------------------ the position
 

@@ -109,6 +109,8 @@ def test_what_is_given_is_checked(tmp_path: Path) -> None:
         prepare(trainer, DataLoader(Numbers()))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="evaluation=True"):
         prepare(trainer, loader(evaluation=True))
+    with pytest.raises(UnsupportedError, match=r"is a Loader\.\n.*Loader to prepare\(trainer, loader\)\."):
+        prepare(trainer_in(tmp_path, data=loader()))
     with pytest.raises(ConfigurationError, match=r"options of wrap\(\): seed\."):
         prepare(trainer, loader(), seed=3)
     with pytest.raises(UnsupportedError, match="auto_find_batch_size=True"):
@@ -213,7 +215,9 @@ def test_a_loop_in_a_callback_is_rejected_and_takes_nothing(tmp_path: Path, form
     own = loader()
 
     def look(_: str) -> None:
-        with pytest.raises(LoopError, match=r"transformers\.prepare\(\) delivers .*\n.*loader\.for_evaluation\(\)"):
+        with pytest.raises(
+            LoopError, match=r"transformers\.prepare\(\) delivers .*\n.*use `train_dataloader\.for_evaluation\(\)`"
+        ):
             next(FORMS[form](trainer, own))
 
     calls = Calls(look)

@@ -72,7 +72,7 @@ def test_a_copy_of_an_epoch_is_a_plain_integer() -> None:
 def test_an_epoch_fails_at_the_save_and_says_what_to_store(save: Callable[[Any], Any], tmp_path: Path) -> None:
     epoch = next(make().epochs(1))
     for value in (epoch, [epoch], {"epoch": epoch}):
-        with pytest.raises(UnsupportedError, match=r"weights_only=True. Save the number instead: epoch\.number"):
+        with pytest.raises(UnsupportedError, match=r"weights_only=True. Save `epoch\.number`"):
             save(value)
     torch.save({"epoch": epoch.number}, tmp_path / "ck.pt")
     assert torch.load(tmp_path / "ck.pt", weights_only=True) == {"epoch": 0}

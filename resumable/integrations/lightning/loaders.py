@@ -181,6 +181,7 @@ class TrainLoaders:
 
 
 _DRIVER = "Lightning's Trainer"
+_HINT = "In a hook, use `self.trainer.train_dataloader.for_evaluation()`."
 
 
 class TrainStream:
@@ -208,7 +209,7 @@ class TrainStream:
         on_fetch: Callable[[], None],
         is_the_trainers: Callable[[TrainStream, Iterator[Any]], bool],
     ) -> None:
-        loader.drive(_DRIVER)
+        loader.drive(_DRIVER, _HINT)
         self.loader, self.name = loader, name
         self._number, self._fetched, self._on_fetch = number, fetched, on_fetch
         self._is_the_trainers = is_the_trainers
@@ -260,7 +261,7 @@ class TrainStream:
         """
         progress = self.loader.progress
         if self._is_given_back or not self._is_the_trainers(self, reading):
-            raise taken_away(_DRIVER)
+            raise taken_away(_DRIVER, _HINT)
         if self.exhausted:  # the Trainer cycles
             self._reading, self.exhausted = reading, False
             return progress.delivered.epoch

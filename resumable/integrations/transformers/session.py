@@ -20,7 +20,7 @@ from resumable.integrations.transformers.refusals import (
     check_types,
     refuse_options,
 )
-from resumable.integrations.transformers.train_loader import DRIVER, TrainLoader
+from resumable.integrations.transformers.train_loader import DRIVER, HINT, TrainLoader
 from resumable.integrations.transformers.transformers_state import (
     NAME,
     TransformersState,
@@ -177,7 +177,7 @@ class Session:
             UnsupportedError: batches of the Loader are in flight, and its source cannot go back.
         """
         if loader is not self._driven:
-            loader.drive(DRIVER)
+            loader.drive(DRIVER, HINT)
             self._driven = loader
 
     def _give_back(self) -> None:
