@@ -60,6 +60,7 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
+_log = getLogger("resumable")
 _EMPTY = 2  # consecutive epochs without a batch before steps() raises
 _EVALUATE = "To read the same data for evaluation, use loader.for_evaluation(), which has a separate position."
 
@@ -72,6 +73,7 @@ class LoopedLoader(Protocol[T_co]):
     driver: str
     hint: str
     gone_through: int
+    loaded: bool
 
     def __iter__(self) -> Iterator[T_co]:
         """Return an iterator over batches."""
@@ -369,6 +371,8 @@ class StepIterator(Generic[T_co]):
             self._delivery.start()
             self._started = True
             tell_twins(self, loader)
+            if progress.steps_delivered >= self._total:
+                _tell_complete(loader, "steps", self._total)
         while progress.steps_delivered < self._total:
             at = progress.delivered
             try:
@@ -427,6 +431,8 @@ class EpochIterator(Generic[T_co]):
             self._started = True
             if progress.delivered.epoch >= self._total > 0 and loader.gone_through >= self._total:
                 warn(_NO_EPOCH.format(self._total), LoopWarning)
+            if progress.delivered.epoch >= self._total:
+                _tell_complete(loader, "epochs", self._total)
         if progress.delivered.epoch >= self._total:
             self.close()
             raise StopIteration
@@ -444,6 +450,17 @@ _NO_EPOCH = (
     "The loop's body does not run. The number counts the epochs of the whole run, so one loop over epochs(n) trains "
     "all of them: remove the loop around it, or pass a larger number to continue."
 )
+
+
+def _tell_complete(loader: LoopedLoader[Any], what: str, total: float) -> None:
+    """Log, once per loaded state, that a loop delivers nothing because everything is in the loaded state."""
+    if total > 0 and loader.loaded and not loader.progress.has_delivered:
+        loader.loaded = False
+        _log.warning(
+            "the loop over %s(%d) is complete: all %d %s are in the loaded state.\n"
+            "It delivers no batch. Pass a larger number to train longer.",
+            *(what, total, total, what),
+        )
 
 
 def check_total(what: str, total: object) -> float:
@@ -596,7 +613,6 @@ class _Enumeration(Generic[T_co]):
 #
 # Loaders whose samples have the same order and the same randomness, read together or one after another.
 
-_log = getLogger("resumable")
 _MOST = 1000  # streams to remember
 _loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary()  # open loops
 _said: set[tuple[int, str] | str] = set()
@@ -639,8 +655,9 @@ def _look_back(loader: LoopedLoader[Any]) -> None:
         _log.warning(
             "this Loader has the same data and seed (%d) as an earlier one in this process%s, and also starts at epoch "
             "0: its order and augmentation are the same.\n"
-            "If your script creates it again for each epoch, every epoch is the same. Keep one Loader for all epochs, or "
-            "call loader.seek(epoch=...) on the new one. If it is a different stream, pass a name: wrap(..., name=...)",
+            "If your script creates it again for each epoch, every epoch is the same. Keep one Loader for all epochs, "
+            "or call loader.seek(epoch=...) on the new one. If it is a different stream, pass a name: "
+            "wrap(..., name=...)",
             loader.seed,
             f", the same name ({loader.name!r})" if loader.name else "",
         )

@@ -128,6 +128,7 @@ class Loader(Generic[T_co]):
         hint: of the driver: what to use in place of a loop.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
+        loaded: a state set the position, and no loop has said that nothing is left.
         resumed: resumed in epoch 1 or later, and the script has not asked for the epoch since.
     """
 
@@ -137,6 +138,7 @@ class Loader(Generic[T_co]):
         self.driver = self.hint = ""
         self.loops = Loops()
         self.gone_through = 0
+        self.loaded = False
         self.resumed = False
         self._loaded_step = 0  # the global step of the state that was loaded last
         self.progress = Progress(fetcher, options)
@@ -513,7 +515,7 @@ class Loader(Generic[T_co]):
             )
         plan = self._fetcher.plan(self.global_batch_size)
         at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
-        self.resumed, self.gone_through = False, 0
+        self.resumed, self.loaded, self.gone_through = False, False, 0
         self.progress.go_to(at)
 
     def end_epoch(self) -> None:
@@ -687,7 +689,7 @@ class Loader(Generic[T_co]):
             self._read_from(fetcher, options)
         mark = fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
-        self.resumed, self.gone_through = self._next_epoch > 0, 0
+        self.resumed, self.loaded, self.gone_through = self._next_epoch > 0, True, 0
         self._loaded_step = self.progress.steps_delivered
         point("loader.loaded", self)
 

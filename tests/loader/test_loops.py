@@ -562,6 +562,32 @@ def test_a_loop_around_epochs_is_told() -> None:
         list(loader.epochs(1))
 
 
+@pytest.mark.parametrize("end", [4, 5])
+def test_a_finished_run_says_so_once_in_the_log(end: int, caplog: pytest.LogCaptureFixture) -> None:
+    loader = make(state_at(end, step=0))
+    for _ in range(2):
+        assert list(loader.epochs(4)) == []
+    (line,) = caplog.messages
+    assert line.startswith("the loop over epochs(4) is complete: all 4 epochs are in the loaded state.")
+    caplog.clear()
+    trained = make()
+    assert len(list(trained.steps(end))) == end
+    loader = make(trained.state_dict())
+    for _ in range(2):
+        assert list(loader.steps(4)) == []
+    (line,) = caplog.messages
+    assert line.startswith("the loop over steps(4) is complete: all 4 steps are in the loaded state.")
+    caplog.clear()
+    assert list(make(state_at(3, step=0)).epochs(4)) == [3]
+    unfinished = make(state_at(3, step=1))
+    for epoch in unfinished.epochs(4):
+        assert list(epoch)
+    assert list(make().epochs(0)) == []
+    with pytest.warns(LoopWarning):
+        assert list(unfinished.epochs(4)) == []
+    assert not caplog.messages
+
+
 def test_stages_and_finished_runs_are_not_told() -> None:
     for loader in (make(), make(state_at(4, step=0))):
         assert [int(epoch) for stage in (1, 3, 5) for epoch in loader.epochs(stage)][-1] == 4

@@ -181,6 +181,10 @@ class TrainLoaders:
 
 
 _DRIVER = "Lightning's Trainer"
+_CALLS = (
+    "With Lightning, use ResumableCallback(strict=False) for load_state_dict(state, strict=False), and pass options of "
+    "wrap() as ResumableCallback(wrap={...}) if the callback wraps the loader."
+)
 _HINT = "In a hook, use `self.trainer.train_dataloader.for_evaluation()`."
 
 
@@ -326,6 +330,8 @@ class TrainStream:
             self.loader.load_state_dict(saved["state"], strict=strict)
         except Exception as error:
             error.add_note(f"This is train loader {self.name} of the Trainer.")
+            if isinstance(error, StateMismatchError):
+                error.add_note(_CALLS)
             raise
         self.epoch, self.base = saved["epoch"], saved["base"]
         self.exhausted, self._reading = False, None
