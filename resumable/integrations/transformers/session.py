@@ -39,6 +39,12 @@ if TYPE_CHECKING:
 
 __all__ = ["ResumableState", "Session"]
 
+_OPTIONS = (
+    "With the Trainer, pass options of wrap() to prepare(trainer, ...) if it wraps the loader. A different batch size "
+    "is possible only at the end of an epoch, because the Trainer cannot count an epoch in which it changes: use the "
+    "old one until then. The Trainer has no strict=False."
+)
+
 
 class Session:
     """Connects a Trainer with a Loader by replacing methods of the Trainer.
@@ -165,7 +171,11 @@ class Session:
             self._first = _state_at_start(loader)
         self._saved = None if self._checkpoint is None else read_saved(self._checkpoint)
         if self._saved is not None:
-            loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
+            try:
+                loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
+            except StateMismatchError as error:
+                error.add_note(_OPTIONS)
+                raise
         elif self._first is not None:
             loader.load_state_dict(self._first)
 
