@@ -138,7 +138,7 @@ def taken_away(by: str, hint: str = "") -> LoopError:
 
     Args:
         by: the name of the integration.
-        hint: what to use in place of the loop; by default, the object that `by` returned.
+        hint: what to use instead of the loop; by default, the object that `by` returned.
     """
     hint = hint or f"To train, loop over the object that {by} returned."
     return LoopError(

@@ -125,7 +125,7 @@ class Loader(Generic[T_co]):
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
         driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or empty.
-        hint: of the driver: what to use in place of a loop.
+        hint: of the driver: what to use instead of a loop.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
         loaded: a state set the position, and no loop has said that nothing is left.
@@ -358,7 +358,7 @@ class Loader(Generic[T_co]):
 
         Args:
             by: the name of the integration, for messages.
-            hint: what to use in place of a loop, for the message of the `LoopError`.
+            hint: what to use instead of a loop, for the message of the `LoopError`.
 
         Raises:
             ConfigurationError: a different one drives the loader already.

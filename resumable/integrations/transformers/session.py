@@ -40,9 +40,8 @@ if TYPE_CHECKING:
 __all__ = ["ResumableState", "Session"]
 
 _OPTIONS = (
-    "With the Trainer, pass options of wrap() to prepare(trainer, ...) if it wraps the loader. A different batch size "
-    "is possible only at the end of an epoch, because the Trainer cannot count an epoch in which it changes: use the "
-    "old one until then. The Trainer has no strict=False."
+    "With the Trainer, use the batch size and the data of the checkpoint, without on_change or strict=False: the "
+    "Trainer counts the whole run in steps of one batch size, so the epochs would end at different steps."
 )
 
 
