@@ -145,8 +145,8 @@ def agree_on_batch(state: State, options: Options, ranks: int) -> int:
         )
     raise StateMismatchError(
         "the batch size differs from the checkpoint's, so every step would train on a different set of samples.\n"
-        f"  in the checkpoint: {state.batch_size} per rank at first, {state.global_batch} over all ranks\n"
-        f"  in this run:       {batch_size} per rank, {asked} over all ranks\n"
+        f"  in the checkpoint: {state.batch_size} per rank, {state.global_batch} in total\n"
+        f"  in this run:       {batch_size} per rank, {asked} in total\n"
         f"Use batch_size={state.batch_size} (the share of each rank is derived), or pass wrap(..., "
         'on_change="continue") to keep the order of the samples but divide it into different batches.'
     )

@@ -100,7 +100,7 @@ def prepare(loader: Loader[Any]) -> KerasData:
             "Other backends read ahead of the training, so a checkpoint would skip batches. Set KERAS_BACKEND."
         )
     if not loader.evaluation:
-        loader.drive(_DRIVER)
+        loader.drive(_DRIVER, "To train, pass the object that prepare() returned to fit().")
     return KerasData(loader)
 
 

@@ -60,6 +60,7 @@ else:
     T_co = TypeVar("T_co", covariant=True)
 
 
+_log = getLogger("resumable")
 _EMPTY = 2  # consecutive epochs without a batch before steps() raises
 _EVALUATE = "To read the same data for evaluation, use loader.for_evaluation(), which has a separate position."
 
@@ -70,7 +71,9 @@ class LoopedLoader(Protocol[T_co]):
     progress: Progress
     loops: Loops
     driver: str
+    hint: str
     gone_through: int
+    loaded: bool
 
     def __iter__(self) -> Iterator[T_co]:
         """Return an iterator over batches."""
@@ -130,16 +133,18 @@ def deliver(loader: LoopedLoader[T_co], epoch: int) -> T_co:
     return batch
 
 
-def taken_away(by: str) -> LoopError:
+def taken_away(by: str, hint: str = "") -> LoopError:
     """Return the error of a loop over a Loader whose batches an integration delivers.
 
     Args:
         by: the name of the integration.
+        hint: what to use instead of the loop; by default, the object that `by` returned.
     """
+    hint = hint or f"To train, loop over the object that {by} returned."
     return LoopError(
         f"a loop over a Loader was started, but {by} delivers its batches.\n"
-        "The loop would take batches away from the training run, and they would not count as trained on. To train, "
-        f"loop over the object that {by} returned, if any. {_EVALUATE}"
+        "The loop would take batches away from the training run, and they would not count as trained on. "
+        f"{hint} {_EVALUATE}"
     )
 
 
@@ -160,7 +165,7 @@ class Delivery(Generic[T_co]):
             LoopError: an integration delivers the batches of this Loader.
         """
         if self.loader.driver:
-            raise taken_away(self.loader.driver)
+            raise taken_away(self.loader.driver, self.loader.hint)
 
     def start(self) -> None:
         """Prepare for a new loop, which has replaced the previous one."""
@@ -258,7 +263,7 @@ class Loops:
         if newest is None or newest() is not one:
             raise LoopError(
                 "the next batch was requested from an iterator, but a newer loop over the same Loader was started.\n"
-                "Both would take batches of one stream, and each would get a part. Finish one loop before you start "
+                "Each would get only some of the batches. Finish one loop before you start "
                 f"the next. {_EVALUATE}"
             )
 
@@ -366,6 +371,8 @@ class StepIterator(Generic[T_co]):
             self._delivery.start()
             self._started = True
             tell_twins(self, loader)
+            if progress.steps_delivered >= self._total:
+                _tell_complete(loader, "steps", self._total)
         while progress.steps_delivered < self._total:
             at = progress.delivered
             try:
@@ -424,6 +431,8 @@ class EpochIterator(Generic[T_co]):
             self._started = True
             if progress.delivered.epoch >= self._total > 0 and loader.gone_through >= self._total:
                 warn(_NO_EPOCH.format(self._total), LoopWarning)
+            if progress.delivered.epoch >= self._total:
+                _tell_complete(loader, "epochs", self._total)
         if progress.delivered.epoch >= self._total:
             self.close()
             raise StopIteration
@@ -441,6 +450,17 @@ _NO_EPOCH = (
     "The loop's body does not run. The number counts the epochs of the whole run, so one loop over epochs(n) trains "
     "all of them: remove the loop around it, or pass a larger number to continue."
 )
+
+
+def _tell_complete(loader: LoopedLoader[Any], what: str, total: float) -> None:
+    """Log, once per loaded state, that a loop delivers nothing because everything is in the loaded state."""
+    if total > 0 and loader.loaded and not loader.progress.has_delivered:
+        loader.loaded = False
+        _log.warning(
+            "the loop over %s(%d) is complete: all %d %s are in the loaded state.\n"
+            "It delivers no batch. Pass a larger number to train longer.",
+            *(what, total, total, what),
+        )
 
 
 def check_total(what: str, total: object) -> float:
@@ -492,7 +512,7 @@ class EvaluationPass(Generic[T_co]):
         if self._moves != progress.moves:
             raise LoopError(
                 "the next batch was requested from a pass over a Loader for evaluation, but a newer pass was started.\n"
-                "Both would take batches of one stream, and each would get a part. Finish one loop before you start "
+                "Each would get only some of the batches. Finish one loop before you start "
                 "the next, or wrap the source twice."
             )
         try:
@@ -564,9 +584,8 @@ class Epoch(int, Generic[T_co]):
 
     def __reduce_ex__(self, _: object) -> str:
         raise UnsupportedError(
-            f"an epoch of loader.epochs() cannot be pickled or saved: it is number {self.number}, and can be iterated "
-            "over.\nA checkpoint with this object could not be loaded with weights_only=True. Save the number instead: "
-            "epoch.number."
+            "an epoch of loader.epochs() cannot be pickled or saved.\n"
+            "A checkpoint with this object could not be loaded with weights_only=True. Save `epoch.number`."
         )
 
     def __repr__(self) -> str:
@@ -594,7 +613,6 @@ class _Enumeration(Generic[T_co]):
 #
 # Loaders whose samples have the same order and the same randomness, read together or one after another.
 
-_log = getLogger("resumable")
 _MOST = 1000  # streams to remember
 _loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary()  # open loops
 _said: set[tuple[int, str] | str] = set()
@@ -635,12 +653,13 @@ def _look_back(loader: LoopedLoader[Any]) -> None:
     if stream in _first and "again" not in _said:
         _said.add("again")
         _log.warning(
-            "a Loader starts at epoch 0 with the data, seed %d and %s of an earlier Loader in this process: its order "
-            "and augmentation are the same.\nIf your script creates it again for each epoch, every epoch is the same. "
-            "Keep one Loader for all epochs, or call loader.seek(epoch=...) on the new one. If it is a different "
-            "stream, pass a name: wrap(..., name=...)",
+            "this Loader has the same data and seed (%d) as an earlier one in this process%s, and also starts at epoch "
+            "0: its order and augmentation are the same.\n"
+            "If your script creates it again for each epoch, every epoch is the same. Keep one Loader for all epochs, "
+            "or call loader.seek(epoch=...) on the new one. If it is a different stream, pass a name: "
+            "wrap(..., name=...)",
             loader.seed,
-            _named(loader),
+            f", the same name ({loader.name!r})" if loader.name else "",
         )
     elif stream not in _first:
         _first.append(stream)

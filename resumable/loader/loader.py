@@ -57,6 +57,8 @@ _NOT_HERE = {
     "with indexed samples. Keep a reference to yours.",
     "sampler": _NO_ORDER,
     "batch_sampler": _NO_ORDER,
+    "set_epoch": "The loader counts the epochs itself: remove the call. Each epoch has a different order, also after a "
+    "resume. To go to a different epoch, use seek(epoch=...).",
     "drop_last": "Use wrap(..., tail=...) to set what happens at the end of an epoch; len(loader) counts its batches.",
     "shuffle": "Pass shuffle=True to the DataLoader, or to wrap(..., shuffle=True) for a sequence.",
 }
@@ -123,17 +125,20 @@ class Loader(Generic[T_co]):
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
         driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or empty.
+        hint: of the driver: what to use instead of a loop.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
+        loaded: a state set the position, and no loop has said that nothing is left.
         resumed: resumed in epoch 1 or later, and the script has not asked for the epoch since.
     """
 
     def __init__(self, fetcher: Fetcher, options: Options, wrapped: Any, again: Again) -> None:
         self._again = again
         self._read_from(fetcher, options)
-        self.driver = ""
+        self.driver = self.hint = ""
         self.loops = Loops()
         self.gone_through = 0
+        self.loaded = False
         self.resumed = False
         self._loaded_step = 0  # the global step of the state that was loaded last
         self.progress = Progress(fetcher, options)
@@ -316,8 +321,8 @@ class Loader(Generic[T_co]):
         if self.resumed:
             self.resumed = False
             warn(
-                f"a loop over a resumed Loader starts in epoch {self._next_epoch}, but nothing has asked for the "
-                "epoch.\n"
+                f"a loop over a resumed Loader starts in epoch {self._next_epoch}, but this loop did not use "
+                "`loader.epochs()` or `loader.epoch`.\n"
                 "If it is inside a loop over range(epochs), that loop starts at 0 and trains the epochs before the "
                 "resume again. Use `for epoch in loader.epochs(total):` with `for batch in epoch:`, or "
                 "range(loader.epoch, total), or loader.steps(total).",
@@ -348,11 +353,12 @@ class Loader(Generic[T_co]):
             )
         self.progress.rewind()
 
-    def drive(self, by: str) -> None:
+    def drive(self, by: str, hint: str = "") -> None:
         """Let an integration deliver the batches, and count them with `ack()`: loops over the Loader raise `LoopError`.
 
         Args:
             by: the name of the integration, for messages.
+            hint: what to use instead of a loop, for the message of the `LoopError`.
 
         Raises:
             ConfigurationError: a different one drives the loader already.
@@ -367,13 +373,13 @@ class Loader(Generic[T_co]):
         if self.ack_mode == "manual":
             self.progress.rewind()
         self.progress.set_ack("manual")
-        self.driver, self.loops = by, Loops()  # a loop that is open raises at its next batch
+        self.driver, self.hint, self.loops = by, hint, Loops()  # a loop that is open raises at its next batch
 
     def give_back(self) -> None:
         """End `drive`: loops over the Loader continue after the last acknowledged batch."""
         self.progress.rewind(leaves=True)
         self.progress.set_ack(self._options.ack)
-        self.driver, self.resumed = "", False
+        self.driver, self.hint, self.resumed = "", "", False
 
     # ------------------------------------------------------------------ the position
 
@@ -509,7 +515,7 @@ class Loader(Generic[T_co]):
             )
         plan = self._fetcher.plan(self.global_batch_size)
         at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
-        self.resumed, self.gone_through = False, 0
+        self.resumed, self.loaded, self.gone_through = False, False, 0
         self.progress.go_to(at)
 
     def end_epoch(self) -> None:
@@ -683,7 +689,7 @@ class Loader(Generic[T_co]):
             self._read_from(fetcher, options)
         mark = fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
-        self.resumed, self.gone_through = self._next_epoch > 0, 0
+        self.resumed, self.loaded, self.gone_through = self._next_epoch > 0, True, 0
         self._loaded_step = self.progress.steps_delivered
         point("loader.loaded", self)
 

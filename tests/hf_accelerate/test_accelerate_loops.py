@@ -301,7 +301,7 @@ def test_own_epoch_counter_after_a_resume(tmp_path: Path) -> None:
     run.accelerator.save_state(str(tmp_path))
     run.accelerator.load_state(str(tmp_path))
     for _ in range(1):
-        with pytest.warns(LoopWarning, match="starts in epoch 1, but nothing has asked for the epoch") as told:
+        with pytest.warns(LoopWarning, match="starts in epoch 1, but this loop did not use") as told:
             list(run.loader)
         assert [one.filename for one in told] == [__file__]
     run.accelerator.load_state(str(tmp_path))

@@ -317,6 +317,21 @@ def test_a_checkpoint_itself_may_be_named(tmp_path: Path) -> None:
     assert last_whole_checkpoint(one) is None
 
 
+def test_checkpoints_without_a_prepared_loader_are_not_passed_over(tmp_path: Path) -> None:
+    """A run that starts over without a word would lose them; an incomplete first save is not worth an error."""
+    plain = Accelerator(cpu=True)
+    plain.prepare(torch.nn.Linear(1, 1))
+    plain.save_state(str(tmp_path / "1"))
+    for folder in (tmp_path, tmp_path / "1"):
+        with pytest.raises(ConfigurationError, match="none can be resumed: they were saved without a prepared Loader"):
+            last_whole_checkpoint(folder)
+    run = Training()
+    run.accelerator.save_state(str(tmp_path / "2"))
+    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "2")
+    (tmp_path / "2" / "custom_checkpoint_0.pkl").unlink()
+    assert last_whole_checkpoint(tmp_path / "2") is None
+
+
 # ---------------------------------------------------------------------- memory that was freed
 
 

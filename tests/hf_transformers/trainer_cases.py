@@ -109,6 +109,8 @@ def test_what_is_given_is_checked(tmp_path: Path) -> None:
         prepare(trainer, DataLoader(Numbers()))  # type: ignore[arg-type]
     with pytest.raises(UnsupportedError, match="evaluation=True"):
         prepare(trainer, loader(evaluation=True))
+    with pytest.raises(UnsupportedError, match=r"is a Loader\.\n.*Loader to prepare\(trainer, loader\)\."):
+        prepare(trainer_in(tmp_path, data=loader()))
     with pytest.raises(ConfigurationError, match=r"options of wrap\(\): seed\."):
         prepare(trainer, loader(), seed=3)
     with pytest.raises(UnsupportedError, match="auto_find_batch_size=True"):
@@ -213,7 +215,9 @@ def test_a_loop_in_a_callback_is_rejected_and_takes_nothing(tmp_path: Path, form
     own = loader()
 
     def look(_: str) -> None:
-        with pytest.raises(LoopError, match=r"transformers\.prepare\(\) delivers .*\n.*loader\.for_evaluation\(\)"):
+        with pytest.raises(
+            LoopError, match=r"transformers\.prepare\(\) delivers .*\n.*use `train_dataloader\.for_evaluation\(\)`"
+        ):
             next(FORMS[form](trainer, own))
 
     calls = Calls(look)
@@ -435,6 +439,28 @@ def test_the_last_whole_checkpoint(tmp_path: Path) -> None:
         (folder / "trainer_state.json").unlink()
     with pytest.raises(CheckpointNotFoundError, match="none can be resumed"):
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=True)
+    assert last_whole_checkpoint(tmp_path) is None  # as after a kill in the first save: a restarted job trains
+
+
+@pytest.mark.parametrize("every", [1, 2, 5, 100])
+def test_the_train_loss_of_a_resumed_run_is_that_of_the_trainer_alone(tmp_path: Path, every: int) -> None:
+    """It is the mean over the steps of this launch. At first, the sums of earlier steps were added to it."""
+    options = {"save_steps": 1, "max_steps": 9, "logging_steps": every, "train_sampling_strategy": "sequential"}
+    start = Net().state_dict()
+
+    def train(kind: str, place: int | None = None) -> tuple[float, float]:
+        trainer = trainer_in(tmp_path / kind, **options)
+        trainer.model.load_state_dict(start)
+        run = prepare(trainer) if kind == "prepared" else trainer
+        checkpoint = None if place is None else str(tmp_path / kind / f"checkpoint-{place}")
+        loss = run.train(resume_from_checkpoint=checkpoint).training_loss
+        return loss, trainer.state.log_history[-1]["train_loss"]
+
+    assert train("prepared") == pytest.approx(train("alone"))
+    for place in (8, 7, 5, 6, 4, 3, 2, 1):  # 7 and 6 are from a resumed run
+        assert train("prepared", place) == pytest.approx(train("alone", place)), place
+    train("prepared")
+    assert train("prepared", 9) == (0, 0)  # nothing was left to train
 
 
 def test_a_checkpoint_that_is_not_there(tmp_path: Path) -> None:
@@ -452,13 +478,22 @@ def test_checkpoint_of_an_unprepared_trainer(tmp_path: Path) -> None:
     trainer_in(tmp_path).train()
     with pytest.raises(CheckpointError, match=r"saved without prepare\(\)"):
         prepare(trainer_in(tmp_path)).train(resume_from_checkpoint=str(tmp_path / "checkpoint-4"))
+    with pytest.raises(ConfigurationError, match=r"none can be resumed: they were saved without prepare\(\)"):
+        last_whole_checkpoint(tmp_path)
+    (tmp_path / "checkpoint-6/trainer_state.json").unlink()  # killed in a save
+    with pytest.raises(ConfigurationError, match="none can be resumed"):
+        last_whole_checkpoint(tmp_path)
+    (tmp_path / "another").mkdir()
+    prepare(trainer_in(tmp_path, max_steps=8, save_steps=8)).train()
+    assert last_whole_checkpoint(tmp_path) == str(tmp_path / "checkpoint-8")
 
 
 def test_other_data_and_another_seed_are_refused(tmp_path: Path) -> None:
     trained(tmp_path)
     for other in ({"data": Numbers(14)}, {"data_seed": 9}, {"per_device_train_batch_size": 3}):
-        with pytest.raises(StateMismatchError):
+        with pytest.raises(StateMismatchError) as caught:
             prepare(trainer_in(tmp_path, **other)).train(resume_from_checkpoint=True)
+        assert "in steps of one batch size" in caught.value.__notes__[0]
 
 
 def test_a_damaged_or_newer_part_is_refused(tmp_path: Path) -> None:

@@ -342,7 +342,9 @@ def test_a_loop_over_it_while_the_trainer_reads_it_is_rejected(make: Any) -> Non
         def on_train_batch_end(self, trainer: Any, *_: Any) -> None:
             next(iter(trainer.train_dataloader))
 
-    with pytest.raises(LoopError, match=r"Lightning's Trainer delivers its batches\.\n.*loader\.for_evaluation\(\)"):
+    with pytest.raises(
+        LoopError, match=r"Lightning's Trainer delivers its batches\.\n.*use `self\.trainer\.train_dataloader\.for_"
+    ):
         fit(Model(), make(), callbacks=[Looks()])
 
 

@@ -697,6 +697,7 @@ def test_other_loaders_than_the_checkpoint_s_are_refused(tmp_path: Path) -> None
     with pytest.raises(StateMismatchError, match="length") as caught:
         fit(Model(), indexed(6), checkpoint=path)
     assert "the only one" in caught.value.__notes__[0]
+    assert "use ResumableCallback(strict=False) for load_state_dict(" in caught.value.__notes__[1]
 
 
 def saved_without(tmp_path: Path, hook: str, trained: int, **options: Any) -> Path:

@@ -89,10 +89,14 @@ def test_every_loop_raises_while_it_is_driven(read: Any) -> None:
     early, opened = read(loader), read(other := numbers())
     next(opened)
     loader.drive("a framework")
-    other.drive("a framework")
+    other.drive("a framework", "Use the other loop.")
     for loop in (early, read(loader)):
         with pytest.raises(LoopError, match=r"a framework delivers its batches\.\n.*loader\.for_evaluation\(\)"):
             next(loop)
+    with pytest.raises(LoopError, match=r"over the object that a framework returned\."):
+        next(early)
+    with pytest.raises(LoopError, match=r"Use the other loop\. To read"):
+        next(read(other))
     with pytest.raises(LoopError, match="a newer loop"):
         next(opened)
     with pytest.raises(UnsupportedError, match=r"rewind\(\) was called on a Loader that a framework reads"):

@@ -235,9 +235,7 @@ def test_a_global_batch_that_cannot_be_shared_is_refused_on_load() -> None:
 def test_a_changed_batch_size_is_refused_or_moves_the_borders() -> None:
     order = [sample for batch in make() for sample in batch]
     state = state_after(2)
-    with pytest.raises(
-        StateMismatchError, match=r"checkpoint: 4 per rank at first, 4 over all ranks\n.*: +5 per rank, 5 over"
-    ):
+    with pytest.raises(StateMismatchError, match=r"checkpoint: 4 per rank, 4 in total\n.*: +5 per rank, 5 in total"):
         make(batch_size=5).load_state_dict(state)
     loader = make(batch_size=5, on_change="continue")
     loader.load_state_dict(state)

@@ -72,7 +72,7 @@ def test_a_copy_of_an_epoch_is_a_plain_integer() -> None:
 def test_an_epoch_fails_at_the_save_and_says_what_to_store(save: Callable[[Any], Any], tmp_path: Path) -> None:
     epoch = next(make().epochs(1))
     for value in (epoch, [epoch], {"epoch": epoch}):
-        with pytest.raises(UnsupportedError, match=r"weights_only=True. Save the number instead: epoch\.number"):
+        with pytest.raises(UnsupportedError, match=r"weights_only=True. Save `epoch\.number`"):
             save(value)
     torch.save({"epoch": epoch.number}, tmp_path / "ck.pt")
     assert torch.load(tmp_path / "ck.pt", weights_only=True) == {"epoch": 0}
@@ -560,6 +560,32 @@ def test_a_loop_around_epochs_is_told() -> None:
     assert told[0].filename == __file__
     with pytest.warns(LoopWarning, match=r"epochs\(1\) has no epoch left"):
         list(loader.epochs(1))
+
+
+@pytest.mark.parametrize("end", [4, 5])
+def test_a_finished_run_says_so_once_in_the_log(end: int, caplog: pytest.LogCaptureFixture) -> None:
+    loader = make(state_at(end, step=0))
+    for _ in range(2):
+        assert list(loader.epochs(4)) == []
+    (line,) = caplog.messages
+    assert line.startswith("the loop over epochs(4) is complete: all 4 epochs are in the loaded state.")
+    caplog.clear()
+    trained = make()
+    assert len(list(trained.steps(end))) == end
+    loader = make(trained.state_dict())
+    for _ in range(2):
+        assert list(loader.steps(4)) == []
+    (line,) = caplog.messages
+    assert line.startswith("the loop over steps(4) is complete: all 4 steps are in the loaded state.")
+    caplog.clear()
+    assert list(make(state_at(3, step=0)).epochs(4)) == [3]
+    unfinished = make(state_at(3, step=1))
+    for epoch in unfinished.epochs(4):
+        assert list(epoch)
+    assert list(make().epochs(0)) == []
+    with pytest.warns(LoopWarning):
+        assert list(unfinished.epochs(4)) == []
+    assert not caplog.messages
 
 
 def test_stages_and_finished_runs_are_not_told() -> None:

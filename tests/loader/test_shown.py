@@ -58,6 +58,7 @@ def test_a_sequence() -> None:
     ("name", "advice"),
     [
         ("sampler", r"remove your set_epoch\(\) call"),
+        ("set_epoch", r"no attribute 'set_epoch'\.\nThe loader counts the epochs itself: remove the call"),
         ("batch_sampler", r"wrap\(\.\.\., sampler="),
         ("drop_last", r"wrap\(\.\.\., tail="),
         ("pin_memory", "The wrapped DataLoader has one.* Keep a reference"),

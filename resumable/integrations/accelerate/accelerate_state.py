@@ -21,6 +21,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, ClassVar, Self
 
+from resumable.errors import ConfigurationError
 from resumable.integrations._saved import RankedState
 from resumable.integrations.accelerate import private
 
@@ -32,6 +33,7 @@ __all__ = ["AccelerateState", "go_on_counting", "last_whole_checkpoint", "unmark
 
 _NUMBER = re.compile(r"\d+(?=\D*$)")
 _COUNT = "resumable_objects.txt"
+_RANDOM = "random_states_0.pkl"  # in every checkpoint; written after `_COUNT`
 
 
 @dataclass(frozen=True)
@@ -89,15 +91,27 @@ def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
             number, such as `checkpoint_7` of `automatic_checkpoint_naming`. The highest number is the newest.
 
     Returns:
-        The checkpoint's path; None if there is none. Checkpoints without a prepared Loader do not count.
+        The checkpoint's path; None if there is none, or if a kill in the first save left only an incomplete one.
+
+    Raises:
+        ConfigurationError: none can be resumed, because the complete ones were saved without a prepared Loader.
     """
     root = Path(folder)
     if not root.is_dir():
         return None
-    found = [path for path in root.iterdir() if path.is_dir() and _is_whole(path)]
-    if not found:
-        return str(root) if _is_whole(root) else None
-    return str(max(found, key=_number))
+    folders = [path for path in root.iterdir() if path.is_dir()]
+    found = [path for path in folders if _is_whole(path)]
+    if found:
+        return str(max(found, key=_number))
+    if _is_whole(root):
+        return str(root)
+    if any((path / _RANDOM).is_file() and not (path / _COUNT).is_file() for path in (root, *folders)):
+        raise ConfigurationError(
+            f"{root} has checkpoints, but none can be resumed: they were saved without a prepared Loader, so they have "
+            "no position of the data.\nThe run would start from scratch. Use a new folder, delete the checkpoints, or "
+            "pass the path of one to load_state() before you call prepare() for the Loader."
+        )
+    return None
 
 
 def go_on_counting(accelerator: Any, number: int) -> None:

@@ -181,6 +181,11 @@ class TrainLoaders:
 
 
 _DRIVER = "Lightning's Trainer"
+_CALLS = (
+    "With Lightning, use ResumableCallback(strict=False) for load_state_dict(state, strict=False), and pass options of "
+    "wrap() as ResumableCallback(wrap={...}) if the callback wraps the loader."
+)
+_HINT = "In a hook, use `self.trainer.train_dataloader.for_evaluation()`."
 
 
 class TrainStream:
@@ -208,7 +213,7 @@ class TrainStream:
         on_fetch: Callable[[], None],
         is_the_trainers: Callable[[TrainStream, Iterator[Any]], bool],
     ) -> None:
-        loader.drive(_DRIVER)
+        loader.drive(_DRIVER, _HINT)
         self.loader, self.name = loader, name
         self._number, self._fetched, self._on_fetch = number, fetched, on_fetch
         self._is_the_trainers = is_the_trainers
@@ -260,7 +265,7 @@ class TrainStream:
         """
         progress = self.loader.progress
         if self._is_given_back or not self._is_the_trainers(self, reading):
-            raise taken_away(_DRIVER)
+            raise taken_away(_DRIVER, _HINT)
         if self.exhausted:  # the Trainer cycles
             self._reading, self.exhausted = reading, False
             return progress.delivered.epoch
@@ -325,6 +330,8 @@ class TrainStream:
             self.loader.load_state_dict(saved["state"], strict=strict)
         except Exception as error:
             error.add_note(f"This is train loader {self.name} of the Trainer.")
+            if isinstance(error, StateMismatchError):
+                error.add_note(_CALLS)
             raise
         self.epoch, self.base = saved["epoch"], saved["base"]
         self.exhausted, self._reading = False, None

@@ -80,9 +80,14 @@ def logged(trainer: Any) -> tuple[float, int]:
     return float(trainer._tr_loss.item()), int(trainer._globalstep_last_logged)
 
 
-def begin_logs(trainer: Any, loss: float, step: int) -> None:
-    """Restore the sum of the losses since the last log entry. The Trainer alone would start at zero."""
+def begin_logs(trainer: Any, loss: float, mean: float, step: int) -> None:
+    """Restore the sum of the losses since the last log entry. The Trainer alone would start at zero.
+
+    The final `train_loss` is the mean over the steps of this launch. So the sum's mean over the ranks, which the next
+    log entry adds, is subtracted from it.
+    """
     trainer._tr_loss.fill_(loss)
+    trainer._total_loss_scalar = -mean
     trainer._globalstep_last_logged = step
 
 

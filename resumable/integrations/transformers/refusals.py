@@ -33,6 +33,12 @@ def check_types(trainer: Any, loader: Any) -> None:
     usage = ["prepare(trainer)", "prepare(trainer, loader)"]
     check_given(trainer, loader, "transformers.Trainer", (Loader, type(None)), usage=usage, advice=advice)
     _check_tried(trainer)
+    if isinstance(getattr(trainer, "train_dataset", None), Loader):
+        raise UnsupportedError(
+            "the train_dataset of this Trainer is a Loader.\n"
+            "The Trainer reads single samples by index, which a Loader does not have. Pass the plain dataset to the "
+            "Trainer and the Loader to prepare(trainer, loader)."
+        )
     if loader is not None and loader.evaluation:
         raise UnsupportedError(
             "the Loader was wrapped with evaluation=True, so it has no position to save.\n"

@@ -20,12 +20,12 @@ from resumable.integrations.transformers.refusals import (
     check_types,
     refuse_options,
 )
-from resumable.integrations.transformers.train_loader import DRIVER, TrainLoader
+from resumable.integrations.transformers.train_loader import DRIVER, HINT, TrainLoader
 from resumable.integrations.transformers.transformers_state import (
     NAME,
     TransformersState,
-    last_whole_checkpoint,
     load_buffers,
+    newest_whole,
     read_saved,
     save_buffers,
 )
@@ -38,6 +38,11 @@ if TYPE_CHECKING:
     from resumable._order.cursor import Cursor
 
 __all__ = ["ResumableState", "Session"]
+
+_OPTIONS = (
+    "With the Trainer, use the batch size and the data of the checkpoint, without on_change or strict=False: the "
+    "Trainer counts the whole run in steps of one batch size, so the epochs would end at different steps."
+)
 
 
 class Session:
@@ -100,7 +105,7 @@ class Session:
 
         folder = self._trainer.args.output_dir
         torn = bool(private.checkpoints_in(folder))
-        found: list[Any] = [last_whole_checkpoint(folder), torn]
+        found: list[Any] = [newest_whole(folder), torn]
         newest, torn = broadcast_object_list(found) if self._ranks[1] > 1 else found
         if newest is None and torn:
             raise CheckpointNotFoundError(
@@ -165,7 +170,11 @@ class Session:
             self._first = _state_at_start(loader)
         self._saved = None if self._checkpoint is None else read_saved(self._checkpoint)
         if self._saved is not None:
-            loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
+            try:
+                loader.load_state_dict(self._saved.of_rank(*self._ranks)["loaders"][0])
+            except StateMismatchError as error:
+                error.add_note(_OPTIONS)
+                raise
         elif self._first is not None:
             loader.load_state_dict(self._first)
 
@@ -177,7 +186,7 @@ class Session:
             UnsupportedError: batches of the Loader are in flight, and its source cannot go back.
         """
         if loader is not self._driven:
-            loader.drive(DRIVER)
+            loader.drive(DRIVER, HINT)
             self._driven = loader
 
     def _give_back(self) -> None:
@@ -275,7 +284,7 @@ class Session:
         if self._saved is None or self._checkpoint is None:
             return
         rank, size = self._ranks
-        private.begin_logs(self._trainer, self._saved.loss_of(rank, size), self._saved.logged)
+        private.begin_logs(self._trainer, self._saved.loss_of(rank, size), self._saved.mean_loss, self._saved.logged)
         counts = self._saved.counts_of(rank, size)
         if counts is not None and private.counts(self._trainer) is not None:
             private.begin_counts(self._trainer, counts)

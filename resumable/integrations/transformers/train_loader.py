@@ -12,9 +12,10 @@ if TYPE_CHECKING:
 
     from resumable.loader.loader import Loader
 
-__all__ = ["DRIVER", "TrainLoader"]
+__all__ = ["DRIVER", "HINT", "TrainLoader"]
 
 DRIVER = "resumable.integrations.transformers.prepare()"
+HINT = "In a callback, use `train_dataloader.for_evaluation()`."
 
 
 class TrainLoader:
@@ -114,7 +115,7 @@ class TrainLoader:
 
     def _check_look(self) -> None:
         if not self._may_look():
-            raise taken_away(DRIVER)
+            raise taken_away(DRIVER, HINT)
 
     def _placed(self, batches: Iterator[Any]) -> Iterator[Any]:
         return (to_device(self._accelerator, batch) for batch in batches)

@@ -27,7 +27,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self
 
 import torch
 
-from resumable.errors import CheckpointError, CheckpointNotFoundError
+from resumable.errors import CheckpointError, CheckpointNotFoundError, ConfigurationError
 from resumable.integrations._buffers import put_back
 from resumable.integrations._saved import RankedState
 from resumable.integrations.transformers import private
@@ -38,7 +38,15 @@ if TYPE_CHECKING:
 
     from resumable.integrations._buffers import KeptBuffers
 
-__all__ = ["NAME", "TransformersState", "last_whole_checkpoint", "load_buffers", "read_saved", "save_buffers"]
+__all__ = [
+    "NAME",
+    "TransformersState",
+    "last_whole_checkpoint",
+    "load_buffers",
+    "newest_whole",
+    "read_saved",
+    "save_buffers",
+]
 
 NAME = "ResumableState"  # the Trainer saves states under the name of the callback's class
 
@@ -103,8 +111,14 @@ class TransformersState(RankedState):
 
     def loss_of(self, rank: int, size: int) -> float:
         """Return the sum of losses that a rank continues with. If the world size has changed, this is the mean."""
+        loss: float = self.ranks[rank]["losses"] if size == len(self.ranks) else self.mean_loss
+        return loss
+
+    @property
+    def mean_loss(self) -> float:
+        """The mean of the ranks' sums of losses since the last log entry."""
         losses: list[float] = [one["losses"] for one in self.ranks]
-        return losses[rank] if size == len(losses) else sum(losses) / len(losses)
+        return sum(losses) / len(losses)
 
     def counts_of(self, rank: int, size: int) -> Any:
         """Return the counts of a rank; or of rank 0 if the world size has changed, as TRL counts over all ranks."""
@@ -140,8 +154,23 @@ def last_whole_checkpoint(folder: str | PathLike[str]) -> str | None:
         folder: the Trainer's `output_dir`.
 
     Returns:
-        The checkpoint's path; None if there is none.
+        The checkpoint's path; None if there is none, or if a kill in the first save left only an incomplete one.
+
+    Raises:
+        ConfigurationError: none can be resumed, because the complete ones were saved without `prepare`.
     """
+    newest = newest_whole(folder)
+    if newest is None and any(_read(path) is not None for _, path in private.checkpoints_in(folder)):
+        raise ConfigurationError(
+            f"{folder} has checkpoints, but none can be resumed: they were saved without prepare(), so they have no "
+            "position of the data.\nThe run would start from scratch, and overwrite them. Use a new folder, delete the "
+            "checkpoints, or resume without prepare()."
+        )
+    return newest
+
+
+def newest_whole(folder: str | PathLike[str]) -> str | None:
+    """Return the path of the newest complete checkpoint of a prepared Trainer, if any."""
     found = sorted(private.checkpoints_in(folder), reverse=True)
     return next((str(path) for _, path in found if _is_whole(path)), None)
 
