@@ -481,6 +481,7 @@ _LATE = (
     "sample is read, for example in __init__, or create a new one for each sample, seeded with a number from a global "
     "generator."
 )
+_LONGEST = 200  # characters of a path in a message
 _STOPPED = (
     "the search for random generators stopped at {}: it is limited to {}.\n"
     "A generator that it did not reach is not seeded for each sample, so its numbers would differ after a resume. Make "
@@ -618,7 +619,9 @@ class OwnGenerators:
         """Report the first limit at which a search stopped, once."""
         if stopped and not self._told:
             self._told = True
-            warnings.warn(_STOPPED.format(*stopped[0]), PromiseWarning, stacklevel=2)
+            path, limit = stopped[0]
+            shown = path if len(path) <= _LONGEST else f"{path[:_LONGEST]}..."  # a nested list has a path of any length
+            warnings.warn(_STOPPED.format(shown, limit), PromiseWarning, stacklevel=2)
 
 
 def _can_be_seeded(name: str, generator: Any) -> bool:

@@ -36,7 +36,7 @@ class Fresh:
 
     def number(self, info: Any) -> Any:
         drawn = np.random.default_rng([7, info.epoch_idx, info.idx_in_epoch]).integers(1000)
-        return np.int64([self.order[info.idx_in_epoch] * 1000 + drawn])
+        return np.array([self.order[info.idx_in_epoch] * 1000 + drawn], np.int64)
 
 
 class ShufflesInPlace(Fresh):
@@ -48,7 +48,7 @@ class ShufflesInPlace(Fresh):
         if info.epoch_idx != self.epoch:
             self.epoch = info.epoch_idx
             random.Random(self.epoch).shuffle(self.order)
-        return np.int64([self.order[info.idx_in_epoch]])
+        return np.array([self.order[info.idx_in_epoch]], np.int64)
 
 
 class Counts(Fresh):
@@ -58,14 +58,14 @@ class Counts(Fresh):
 
     def number(self, info: Any) -> Any:
         self.calls += 1
-        return np.int64([self.calls])
+        return np.array([self.calls], np.int64)
 
 
 class Draws(Fresh):
     """It uses a global generator."""
 
     def number(self, info: Any) -> Any:
-        return np.int64([np.random.randint(10**9)])  # the point
+        return np.array([np.random.randint(10**9)], np.int64)  # the point
 
 
 def reading(make: Callable[[], Any]) -> Callable[[Any], Any]:

@@ -104,6 +104,7 @@ def collate_with(held: Any) -> Any:
     return collate
 
 
+@pytest.mark.filterwarnings("ignore:the search for random generators stopped")  # at a deep list
 @pytest.mark.parametrize("place", PLACES)
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_holder_and_neighbour_are_found(kind: str, place: str) -> None:
@@ -161,6 +162,8 @@ def test_workers_read_all_of_them() -> None:
     assert list(map(plain, resumed)) == run[2:]
 
 
+@pytest.mark.filterwarnings("ignore:elements of .* cannot be compared after a resume")  # which is right
+@pytest.mark.filterwarnings("ignore:the search for random generators stopped")  # at a deep list
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_a_stream_or_a_list_of_it_is_read(kind: str) -> None:
     held = OBJECTS[kind]()
