@@ -313,12 +313,16 @@ def _excerpt_of(value: Any) -> Any:
 
 def _as_array(value: Any) -> np.ndarray[Any, Any] | None:
     """Return an object that shows its numbers as an array; None if it does not, or not without much work."""
-    kind, size = type(value), ask(value, "nbytes")
+    kind = type(value)
+    arrays = has(kind, "__array__") or has(kind, "__array_interface__") or issubclass(kind, bytearray)
+    if not arrays and not has(kind, "__dlpack__"):  # first, as only an array is asked for its size
+        return None
+    size = ask(value, "nbytes")
     if type(size) is int and size > _MOST_BYTES:
         return None
-    if has(kind, "__array__") or has(kind, "__array_interface__") or issubclass(kind, bytearray):
+    if arrays:
         return np.asarray(value)
-    if has(kind, "__dlpack__") and value.__dlpack_device__()[0] == _CPU:
+    if value.__dlpack_device__()[0] == _CPU:
         return np.from_dlpack(value)
     return None
 

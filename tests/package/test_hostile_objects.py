@@ -129,6 +129,7 @@ def test_holder_and_neighbour_are_found(kind: str, place: str) -> None:
     assert "dataset.after" in [one.path for one in found]
 
 
+@pytest.mark.filterwarnings("ignore:the search for random generators stopped")  # at a deep list
 @pytest.mark.parametrize("kind", OBJECTS)
 def test_what_collates_and_what_is_delivered_may_hold_it(kind: str) -> None:
     held = OBJECTS[kind]()
