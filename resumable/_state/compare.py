@@ -84,7 +84,7 @@ def check_same(
     _say_what_is_missing([name for name in own if name in _NOTED_LATER and name not in stored])
     renamed = stored.get("name") != own.get("name")
     first = {"name": 2, _SOURCES: bool(_changed_sources(stored.get(_SOURCES), own.get(_SOURCES)))}
-    for name in sorted({**own, **stored}, key=lambda name: (-first.get(name, 0), name)):  # they explain the others
+    for name in sorted({**own, **stored}, key=lambda name: -first.get(name, 0)):  # they explain the others
         before, now = stored.get(name), own.get(name)
         if (renamed and name == "sampler.seed") or (name in _ONCE_DIGESTS and _is_digest(before, now)):
             continue

@@ -42,11 +42,11 @@ class Unseeded(Samples):
 
 
 class Hidden(Samples):
-    """Its generator is in a running function, where nothing can find it."""
+    """Its random numbers were generated in advance, so there is no generator to find."""
 
     def __init__(self) -> None:
         generator = random.Random(0)
-        self.numbers = iter(generator.random, None)
+        self.numbers = iter([generator.random() for _ in range(10_000)])
 
     def __getitem__(self, index: int) -> Any:
         return next(self.numbers)

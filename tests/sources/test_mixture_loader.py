@@ -63,7 +63,7 @@ class TestMixture(BackendTests):
         return resumable.wrap(mixture(named=True), **{"batch_size": 12, **options})
 
     others = {
-        "length": lambda: resumable.wrap(resumable.mix({"web": range(60), "code": range(21)}), batch_size=12),
+        "sources": lambda: resumable.wrap(resumable.mix({"web": range(60), "code": range(21)}), batch_size=12),
         "batch": lambda: TestMixture.make(batch_size=6),
         "sampler": lambda: resumable.wrap(mixture(named=True, weights={**WEIGHTS, "web": 0.6}), batch_size=12),
         "kind": lambda: resumable.wrap(lambda: iter(range(87)), batch_size=12),
