@@ -23,9 +23,7 @@ from __future__ import annotations
 import collections
 import dataclasses
 import datetime as dt
-import decimal
 import enum
-import fractions
 import hashlib
 import pathlib
 import sys
@@ -72,7 +70,8 @@ _PLAIN = (int, float, complex, str, bytes, bool, type(None))
 _PATHS = {"__url__", "__local_path__"}  # WebDataset's keys for the location of a sample's file, which may change
 _KEY = "key"  # the path of a dict's keys, which do not count as content
 _NEW = "2:"
-_SHOWN = (dt.date, dt.time, dt.timedelta, uuid.UUID, decimal.Decimal, fractions.Fraction, range, slice)  # full `repr`
+_SHOWN = (dt.date, dt.time, dt.timedelta, uuid.UUID, range, slice)  # with a full `repr`
+_SHOWN_MODULES = {"decimal", "fractions"}  # so are their classes; importing them takes time
 _LISTS: tuple[type, ...] = (collections.deque, type({}.keys()), type({}.values()), type({}.items()))
 _LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch"}) - {"__main__"}
 _HOLDERS = frozenset({"types", "argparse", "collections"})  # modules of these whose objects are data of users
@@ -259,7 +258,7 @@ def _of_other(value: Any) -> Sequence[Any] | None:
     found: Sequence[Any] | None = None
     if issubclass(kind, (enum.Enum, pathlib.PurePath)):
         found = [value.name]  # of a path only the name, as its folder may be moved
-    elif issubclass(kind, _SHOWN):
+    elif issubclass(kind, _SHOWN) or module_of(kind) in _SHOWN_MODULES:
         found = [repr(value)]
     elif issubclass(kind, memoryview):
         found = [bytes(value)]
