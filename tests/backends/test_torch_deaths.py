@@ -31,7 +31,7 @@ def test_a_time_out_is_an_error_of_the_workers() -> None:
 
     loader, steps = wrap(Slow(broken=100), batch_size=4, num_workers=1, timeout=1), 0
     with pytest.raises(
-        WorkerError, match=r"DataLoader timed out after 1 seconds.*\n.*state is that before.*timeout="
+        WorkerError, match=r"DataLoader timed out after 1 seconds.*\n.*state does not count this batch.*timeout="
     ) as told:
         for _ in loader:
             steps += 1

@@ -731,7 +731,7 @@ class Job:
         states = content["loaders"] * (1 if self.case.kind == "sharded" else self.model.world)
         if self.model.agreed(saved) is None:
             for loader, state in zip(self.loaders, states, strict=True):
-                with pytest.raises(ResumableError, match=r"differs from the checkpoint's|cannot be shared evenly"):
+                with pytest.raises(ResumableError, match=r"differs from the checkpoint's|cannot share a global batch"):
                     loader.load_state_dict(state)
             return
         for loader, state in zip(self.loaders, states, strict=True):

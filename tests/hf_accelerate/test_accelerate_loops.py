@@ -440,7 +440,10 @@ def test_what_is_no_state_of_prepared_loaders_is_refused(tmp_path: Path) -> None
     for wrong, message in (
         (run.loader.loader.state_dict(), r"has format \d, but this version .* up to 1: a dict with the keys"),
         ([1], r"has format None, .*: \[1\]"),
-        ({**state, "format": 99}, r"has format 99, (?s:.*) If a newer version of resumable wrote it, upgrade: pip install"),
+        (
+            {**state, "format": 99},
+            r"has format 99, (?s:.*) If a newer version of resumable wrote it, upgrade: pip install",
+        ),
         ({**state, "ranks": [{}]}, "is damaged: KeyError"),
     ):
         torch.save(wrong, file)

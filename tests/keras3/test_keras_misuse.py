@@ -89,7 +89,7 @@ def test_other_loops_over_the_loader_are_rejected() -> None:
 def test_a_loader_has_one_training() -> None:
     loader = make()
     prepare(loader)
-    with pytest.raises(ConfigurationError, match="second training"):
+    with pytest.raises(ConfigurationError, match="passed to two training runs"):
         prepare(loader)
 
 
