@@ -442,7 +442,7 @@ def test_what_is_no_state_of_prepared_loaders_is_refused(tmp_path: Path) -> None
         ([1], r"has format None, .*: \[1\]"),
         (
             {**state, "format": 99},
-            r"has format 99, (?s:.*) If a newer version of resumable wrote it, upgrade: pip install",
+            r"has format 99, (?s:.*) upgrade: pip install",
         ),
         ({**state, "ranks": [{}]}, "is damaged: KeyError"),
     ):
