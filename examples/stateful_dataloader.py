@@ -1,4 +1,4 @@
-"""torchdata's StatefulDataLoader, replaced: after a crash in the middle of an epoch, it continues at the exact batch."""
+"""torchdata's StatefulDataLoader, replaced: after a crash in mid-epoch, training continues at the exact batch."""
 
 from typing import Any
 
