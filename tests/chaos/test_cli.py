@@ -124,7 +124,7 @@ def test_failed_case_fits_into_60_columns(capsys: pytest.CaptureFixture[str], mo
     printed = capsys.readouterr()
     assert narrow(printed.out), printed.out
     assert narrow(printed.err), printed.err
-    assert "trained on other data" in " ".join(printed.out.split())
+    assert "trained on different data" in " ".join(printed.out.split())
     assert "\x1b" not in printed.out + printed.err
     assert main(["chaos", "replay", "runs/chaos/0001", "--yes", "--json"]) == 1
     found = json.loads(capsys.readouterr().out)
