@@ -63,7 +63,12 @@ _MOST_OBJECTS = 20_000  # objects to enter, the nearest first
 _MOST_ENTRIES = 3_000_000  # entries of large containers to sift
 _LARGE = 64  # entries from which a container is sifted
 _OURS = __name__.partition(".")[0]
-_LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch"}) - {"__main__"}  # have none but the global ones
+_CLIENTS = frozenset(  # of storage: their objects number tens of thousands, and none is a user's
+    {"fsspec", "s3fs", "gcsfs", "adlfs", "botocore", "aiobotocore", "boto3", "s3transfer", "google", "azure", "pyarrow"}
+    | {"aiohttp", "requests", "urllib3", "huggingface_hub"}
+)
+# Libraries whose objects have no generators but the global ones.
+_LIBRARIES = frozenset({*sys.stdlib_module_names, "numpy", "torch", *_CLIENTS}) - {"__main__"}
 _HOLDERS = frozenset(  # modules of these libraries whose objects hold objects of users in attributes
     {"types", "argparse", "optparse", "collections", "contextlib", "functools", "numpy", "queue", "weakref"}
     | {"_weakrefset", "shelve", "graphlib"}

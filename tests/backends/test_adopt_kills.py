@@ -19,6 +19,6 @@ def test_a_killed_job_is_adopted_and_survives_another_kill(tmp_path: Path) -> No
         command = [sys.executable, str(Path(__file__).with_name("adopted_run.py")), program, str(tmp_path), str(last)]
         child = subprocess.run(command, capture_output=True, text=True, check=False, timeout=300)
         assert child.returncode == (-9 if last else 0), child.stderr
-        assert ("Adopted in epoch 1 after 3 batches" in child.stdout) == (last == 14)
+        assert ("Adopted at epoch 1 after 3 batches" in child.stdout) == (last == 14)
     lines = (tmp_path / "batches").read_text(encoding="utf-8").splitlines()
     assert [json.loads(line) for line in lines] == whole

@@ -145,6 +145,7 @@ def test_what_collates_and_what_is_delivered_may_hold_it(kind: str) -> None:
     loader.load_state_dict(loader.state_dict())
 
 
+@pytest.mark.filterwarnings("ignore:the search for random generators stopped")  # at a deep list
 @pytest.mark.slow
 def test_workers_read_all_of_them() -> None:
     def make(generator: random.Random | None = None) -> Any:
