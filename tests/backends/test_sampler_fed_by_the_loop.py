@@ -1,4 +1,4 @@
-"""A sampler that the training loop changes, as a curriculum: read as PyTorch reads it, or rejected with the attribute."""
+"""A sampler that the training loop changes, as a curriculum: read as PyTorch reads it, or rejected."""
 
 from __future__ import annotations
 
@@ -178,7 +178,7 @@ def test_what_the_loop_changed_is_in_the_state(ack: str) -> None:
         assert trained(Remembers(), ack, state)[0] == run[done:]
 
 
-def test_a_batch_drawn_ahead_has_no_change() -> None:
+def test_a_batch_requested_ahead_has_no_change() -> None:
     """The end of an epoch of unknown length is found when a batch is requested ahead."""
     with pytest.raises(UnsupportedError, match=r"level of the sampler Unsized was changed(.|\n)*needs __len__"):
         trained(Unsized())

@@ -15,9 +15,20 @@ from resumable._introspection import ask, attributes_of, has, is_exactly, packag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Changes", "Path", "described"]
+__all__ = ["OF_THE_RUN", "Changes", "Path", "described", "shows_values"]
 
 Path = tuple[str, ...]  # the names that lead to an attribute
+OF_THE_RUN = {  # names of what describes the progress or the rank
+    "epoch",
+    "start_epoch",
+    "epochs",
+    "num_epochs",
+    "start",
+    "start_index",
+    "rank",
+    "num_replicas",
+    "world_size",
+}
 _PLAIN = (int, float, bool, str, bytes, type(None), complex)
 _LISTS = (list, tuple, set, frozenset, deque, dict)
 _DEEPEST = 4  # objects inside objects
@@ -112,7 +123,18 @@ def _content(value: Any, limits: tuple[int, int]) -> Any:
         )
         parts = [_content(one, limits) for one, _ in zip(items, range(_PARTS), strict=False)] if hashed is None else []
         return name, len(items), hashed, tuple(parts)
-    return name, id(value)
+    return _Identity((name, id(value)))
+
+
+class _Identity(tuple[str, int]):
+    """The content of a value that shows none."""
+
+    __slots__ = ()
+
+
+def shows_values(content: Any) -> bool:
+    """Return whether a content is more than the identity of a value."""
+    return type(content) is not _Identity
 
 
 def _digest(array: np.ndarray[Any, Any], most_bytes: int) -> Any:

@@ -32,7 +32,7 @@ from resumable._introspection import (
 )
 from resumable._naming import identity_of
 from resumable._randomness.keys import SampleKeys, isolated
-from resumable.backends.torch.changes import Changes, described
+from resumable.backends.torch.changes import OF_THE_RUN, Changes, described
 from resumable.backends.torch.engine import make_engine, meter_of, shown
 from resumable.backends.torch.map_style import stored_by
 from resumable.backends.torch.orders import FARTHEST, is_plain_batch_sampler
@@ -61,17 +61,6 @@ _LARGEST = 1 << 62  # samples per epoch; positions are 64-bit integers
 
 
 _ORDER_STREAM = 1
-_OF_THE_RUN = {
-    "epoch",
-    "start_epoch",
-    "epochs",
-    "num_epochs",
-    "start",
-    "start_index",
-    "rank",
-    "num_replicas",
-    "world_size",
-}
 _REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
 
 
@@ -302,6 +291,7 @@ class UserOrder:
 
     def draw(self, epoch: int) -> Iterator[IndexBatch]:
         """Yield the batches of indices of an epoch."""
+        self._follow(begins=True)
         self._keep_first()
         if self._state_owner is not None and epoch == 0 != self._next_epoch:
             self._state_owner.load_state_dict(copy.deepcopy(self._first))
@@ -334,7 +324,6 @@ class UserOrder:
     def _draw(self, epoch: int, step: int, samples: int) -> Iterator[IndexBatch]:
         self._next_epoch = -1  # until the end, the sampler is not at the start of any epoch
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
-        self._follow(begins=True)
         self._tell_epoch(epoch)
         with self._guard(order_keys.batch(samples)):
             batches = self._index_batches()
@@ -372,7 +361,7 @@ class UserOrder:
         """Bring what the loop has changed on its sampler to the copy.
 
         Args:
-            begins: an epoch starts, so large values are compared as well.
+            begins: whether an epoch starts: large values are compared as well.
 
         Raises:
             UnsupportedError: batches were requested ahead without the change; or iterating changes the same attribute.
@@ -438,7 +427,7 @@ class IndexBatch(NamedTuple):
 
     `step` is the number of batches before it, `samples` the number of samples up to and including it. `state` is the
     sampler's state after it. After the last batch (`ended`), it is the state after the end of the epoch, as some
-    samplers finish the epoch when they yield the last batch. `current` is whether the sampler has yielded no later batch.
+    samplers finish the epoch when they yield the last batch. `current` says that no later batch was requested.
     """
 
     indices: list[Any]
@@ -457,7 +446,7 @@ def _parameters(sampler: Any) -> dict[str, Any]:
     Properties are not read, as they run user code. Parameters that describe the progress or the rank are left out.
     """
     signature = signature_of(type(sampler))
-    names = set() if signature is None else set(signature.parameters) - _OF_THE_RUN
+    names = set() if signature is None else set(signature.parameters) - OF_THE_RUN
     kept = attributes_of(sampler)
     found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
     return {name: value for name, value in found.items() if is_exactly(value, (bool, int, float, str))}
@@ -500,9 +489,9 @@ def _changed_ahead(sampler: Any, path: Path, before: Any, now: Any) -> Unsupport
     return UnsupportedError(
         f"{'.'.join(path)} of the sampler {qualname_of(type(sampler))} was changed in the middle of an epoch.\n"
         f"  at the start of the epoch: {described(before)}\n  now:                       {described(now)}\n"
-        "Batches were requested ahead, for workers or to find the end of the epoch, so after a resume, different batches "
-        "would have the change. Change the sampler between epochs, or read without workers (num_workers=0). A sampler with a "
-        "state also needs __len__."
+        "Batches were requested ahead, for workers or to find the end of the epoch, so after a resume, different "
+        "batches would have the change. Change the sampler between epochs, or read without workers (num_workers=0). A "
+        "sampler with a state also needs __len__."
     )
 
 
