@@ -90,7 +90,7 @@ def _walk(thing: Any, path: Path, seen: set[int], limits: tuple[int, int]) -> It
     for name, value in list(attributes_of(thing).items()):
         if id(value) in seen or type(name) is not str:
             continue
-        if not _is_inside(value):
+        if is_exactly(value, _PLAIN) or not _is_inside(value):
             yield (*path, name), _content(value, limits)
         elif len(path) < _DEEPEST:
             yield from _walk(value, (*path, name), seen, limits)
