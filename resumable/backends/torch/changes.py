@@ -97,7 +97,7 @@ def _walk(thing: Any, path: Path, seen: set[int], limits: tuple[int, int]) -> It
 
 
 def _is_inside(value: Any) -> bool:
-    """Return whether a value is an object of a user that has attributes, and is no data."""
+    """Return whether a value is an object of a user that has attributes, but not data."""
     kind = type(value)
     own = package_of(kind) not in {"builtins", "random", "numpy", "types", "threading", "logging", "collections"}
     plain = not issubclass(kind, (type, torch.nn.Module, torch.Tensor, torch.Generator)) and not (

@@ -281,7 +281,7 @@ class UserOrder:
         Args:
             between: no epoch is being read.
         """
-        self._follow(begins=between)
+        self._follow(whole=between)
         return self._own_state()
 
     def _own_state(self) -> Any:
@@ -289,7 +289,7 @@ class UserOrder:
 
     def draw(self, epoch: int) -> Iterator[IndexBatch]:
         """Yield the batches of indices of an epoch."""
-        self._follow(begins=True)
+        self._follow(whole=True)
         self._keep_first()
         if self._state_owner is not None and epoch == 0 != self._next_epoch:
             self._state_owner.load_state_dict(copy.deepcopy(self._first))
@@ -356,25 +356,25 @@ class UserOrder:
         if self._next_epoch == 0 and self._first is None:
             self._first = self._own_state()
 
-    def _follow(self, *, begins: bool = False) -> None:
+    def _follow(self, *, whole: bool = False) -> None:
         """Bring what the loop has changed on its sampler to the copy.
 
         Args:
-            begins: whether an epoch starts: large values are compared as well.
+            whole: also compare large values, because no epoch is being read.
 
         Raises:
             UnsupportedError: batches were requested ahead without the change; or iterating changes the same attribute.
         """
-        if self._changes is None or not (found := self._changes.found(whole=begins)):
+        if self._changes is None or not (found := self._changes.found(whole=whole)):
             return
-        copied = self._copied.found(whole=begins)
+        copied = self._copied.found(whole=whole)
         for path, (before, now) in found.items():
             here = self._copied.content(path)
             if here == self._changes.content(path):
                 continue
-            if not (begins or self._lazy):
+            if not (whole or self._lazy):
                 raise _changed_ahead(self._user, path, before, now)
-            if path in copied and not (begins and self._epoch_aware()):
+            if path in copied and not (whole and self._epoch_aware()):
                 if before in UNSET:
                     continue
                 raise _changed_twice(self._user, path, here, now)
