@@ -148,7 +148,7 @@ def _sample_processes(items: Iterable[pytest.Item]) -> None:
 
 
 def _sample_grids(items: list[pytest.Item]) -> None:
-    """Leave grids of slow tests to `make test-long`, but one cell of each; a conformance suite's classes are cells, too.
+    """Leave grids of slow tests to `make test-long`, but one cell of each; the classes of a suite are cells.
 
     Which cell depends on the test's name, so that every class and parameter has its turn. Tests whose cells are
     different things, such as pages or examples, have the mark `every_cell`.
