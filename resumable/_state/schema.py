@@ -35,9 +35,9 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resumable._content import Canary, digest_of
-from resumable._distribution import UPGRADE
 from resumable._introspection import offers, shorten
 from resumable._order.cursor import Cursor
+from resumable._state.fields import check_fields, newer
 from resumable._state.source import KnowsSnapshots, SourceState, parse_source
 from resumable.errors import StateFormatError
 
@@ -134,6 +134,9 @@ def _find(values: Any, deep: int = 0) -> str | None:
 # Settings are differences from the backend as it was wrapped; a backend may not have any.
 
 
+_CHANGES = ("global_batch", "in_force", "set")
+
+
 class Resize(NamedTuple):
     """A different global batch from a position on."""
 
@@ -172,25 +175,24 @@ class Journal(NamedTuple):
         """Read the journal of a state that was taken at a cursor.
 
         Raises:
-            ValueError: it is not a journal, or has an entry that this version does not know, or settings after the
-                cursor.
+            ValueError: it is not a journal, or has settings after the cursor.
+            StateFormatError: a newer version wrote an entry.
         """
         resizes, settings = [], dict[str, Any]()
         for (epoch, position), change in values:
             if not all(type(number) is int and number >= 0 for number in (epoch, position)):
                 raise ValueError(f"the journal has an entry at {[epoch, position]}, which is not a position")
+            check_fields(change, _CHANGES, f"the journal at {[epoch, position]}")
             (name,) = change
             if name == "global_batch":
                 was, now = change[name]
                 if not all(type(number) is int and number > 0 for number in (was, now)):
                     raise ValueError(f"the journal has an invalid global batch: {change}")
                 resizes.append(Resize(epoch, position, was, now))
-            elif name in {"in_force", "set"}:
+            else:
                 if (epoch, position) > (cursor.epoch, cursor.position):
                     raise ValueError(f"the journal has settings of {[epoch, position]}, after the cursor")
                 settings[name] = copy.deepcopy(dict(change[name]))
-            else:
-                raise ValueError(f"the journal has an entry that this version does not know: {change}")
         return cls(tuple(resizes), settings.get("in_force"), settings.get("set"))
 
 
@@ -211,9 +213,11 @@ def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: it has a later format, and its number was damaged.
+        StateFormatError: a newer version wrote a field.
     """
     if "digest" in values:
         raise ValueError("its format is 1, but it has a digest, which format 1 does not have")
+    check_fields(values, ("format", *_SAME, "native", "rank"))
     cursor, native = values["cursor"], values.get("native")
     return {
         **{name: values[name] for name in _SAME},
@@ -247,7 +251,7 @@ def _source_state(native: Mapping[str, Any], epoch: int) -> Mapping[str, Any]:
 
 # ------------------------------------------------------------------ schema
 
-FORMAT = 2
+FORMAT = 3  # the same fields as format 2, in which `seek` and changed ranks were not in the journal
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
 _LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # larger than in any run
 _MOST_RANKS = 1 << 20  # the same
@@ -256,8 +260,9 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 _BASES: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__index__, float: float.__float__}
 _LARGEST_INT = 1 << 256  # larger ones are digested differently, because Python writes at most 4300 digits
 _DEEPEST = 100  # levels of a snapshot; deeper ones are digested differently
-_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet, but must be present
-_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # in addition to the fingerprint
+_DIGESTED = ("format", "cursor", *_COUNTS, "rank", "name", "unit", "journal", "fingerprint", "canary")
+_GROUPS = ("backend", "sampler", "randomness")
+_FIELDS = (*_DIGESTED, *_GROUPS, "tail", "source_state", "digest")
 
 
 class Mark(NamedTuple):
@@ -377,12 +382,11 @@ def parse(values: Any, backend: Any = None) -> State:
             f"expected a state of a Loader, but got {describe(values)}.\nNothing was loaded. {advise(values)}"
         )
     if version > FORMAT:
-        raise StateFormatError(
-            f"a newer version of resumable wrote the state: format {shorten(version)}, but this version reads only up "
-            f"to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
-        )
+        raise newer(f"format {shorten(version)}, but this version reads only up to {FORMAT}")
     try:
         return _read(upgrade(values) if version == 1 else values, backend)
+    except StateFormatError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
         raise damaged(values, error) from error
 
@@ -403,8 +407,13 @@ def damaged(values: Any, error: Exception) -> StateFormatError:
 
 
 def _read(values: Mapping[str, Any], backend: Any) -> State:
+    for name in _FIELDS:
+        values[name]  # raises a KeyError with the missing name
+    check_fields(values, _FIELDS)
+    check_fields(values["cursor"], ("epoch", "position", "step"), "its cursor")
+    check_fields(values["randomness"], ("mode", "seed"), "its randomness")
     numbers = {name: _count(name, values[name], least) for name, least in _COUNTS.items()}
-    groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
+    groups = {name: values[name] for name in _GROUPS}
     fingerprint = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
     fingerprint["tail"] = values["tail"]
     if name := _name(values["name"]):
@@ -416,8 +425,6 @@ def _read(values: Mapping[str, Any], backend: Any) -> State:
     cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
     _check_place(cursor, numbers)
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, backend)
-    for name in _LATER:
-        values[name]  # raises a KeyError with the missing name
     intact = _is_intact(values, fingerprint, backend)
     journal = Journal.parse(values["journal"], cursor)
     canary, in_force = _canary(values["canary"]), journal.in_force
