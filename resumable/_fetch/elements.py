@@ -118,7 +118,7 @@ class ElementFetcher:
             self._kinds[kind]()
         return state.mark
 
-    def plan(self, global_batch: int) -> Plan | None:
+    def plan(self, global_batch: int, ranks: int | None = None) -> Plan | None:  # noqa: ARG002  # the protocol has it
         """Return the plan of the epochs if the source knows its length. Still, only the source ends an epoch."""
         length = self.traits.length
         return Schedule(length, global_batch, self._tail) if length else None

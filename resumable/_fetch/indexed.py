@@ -135,18 +135,16 @@ class IndexedFetcher:
         tail = state.fingerprint["tail"]
         if self._keeps_tail(tail):
             self._tail, self._facts = tail, None
-        cursor, plan = state.mark.cursor, self._schedule(global_batch, self.world().size)
-        if self._schedule(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
+        cursor, plan = state.mark.cursor, self.plan(global_batch)
+        if self.plan(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
             return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
         return state.mark
 
-    def plan(self, global_batch: int) -> Plan:
-        """Return how the epochs are divided into batches."""
-        return self._schedule(global_batch, self.world().size)
-
-    def _schedule(self, global_batch: int, ranks: int) -> Schedule:
+    def plan(self, global_batch: int, ranks: int | None = None) -> Schedule:
+        """Return how the epochs are divided into batches, with a number of ranks or the present one."""
         by_ranks = self._tail in {"pad_ranks", "drop_ranks"}
-        return Schedule(self.sampler.length, global_batch, self._tail, ranks if by_ranks else 1)
+        size = self.world().size if ranks is None else ranks
+        return Schedule(self.sampler.length, global_batch, self._tail, size if by_ranks else 1)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
         """Return whether no batch of the cursor's epoch is left."""
@@ -224,7 +222,8 @@ class IndexedFetcher:
 
     def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor, without reading any."""
-        return self._order_of(plan, world).next_indices(cursor, world)
+        order = self._order_of(self.plan(plan.global_batch), world)
+        return (order if plan == order.plan else order.changed(plan)).next_indices(cursor, world)
 
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers have already, unless plan or sampler changed."""

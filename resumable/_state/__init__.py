@@ -14,6 +14,7 @@ from resumable._state.fields import check_fields, newer
 from resumable._state.schema import (
     FORMAT,
     LEAF,
+    MOST_STARTS,
     Journal,
     Mark,
     Resize,
@@ -30,6 +31,7 @@ from resumable._state.source import AtPlace, LeftEarly, SourceState
 __all__ = [
     "FORMAT",
     "LEAF",
+    "MOST_STARTS",
     "AtPlace",
     "Journal",
     "LeftEarly",
