@@ -100,7 +100,7 @@ def test_every_past_step_has_the_samples_that_it_had(tail: Any, seed: int, tmp_p
 
 @pytest.mark.parametrize("tail", TAILS)
 def test_so_it_is_after_a_resize_at_an_epochs_end(tail: Any, tmp_path: Path) -> None:
-    run = Run(53, tail)
+    run, totals = Run(53, tail), dict[int, int]()
     for sizes in ((1, 16), (3, 3), (1, 5)):
         run.read(run.loader.total_steps(run.loader.epoch))
         ended = run.loader.cursor
@@ -108,7 +108,9 @@ def test_so_it_is_after_a_resize_at_an_epochs_end(tail: Any, tmp_path: Path) -> 
         run.check(tmp_path)
         with pytest.raises(ConfigurationError):
             run.loader.sample_indices(epoch=ended.epoch, step=ended.step)
+        totals[ended.epoch] = ended.step
     run.check_rest()
+    assert {epoch: run.loader.total_steps(epoch) for epoch in totals} == totals
 
 
 @pytest.mark.parametrize("tail", TAILS)

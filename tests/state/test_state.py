@@ -149,7 +149,7 @@ def test_no_field_can_change_unnoticed(name: str) -> None:
         assert loader.state_dict() == before, path
 
 
-NEWER = {
+NEWER: dict[str, tuple[str, Any, str]] = {
     "a field": ("list", lambda s: s.update(world={}), "the state has world,"),
     "two fields": ("function", lambda s: s.update({"a": 1, 7: 2}), "the state has a, 7,"),
     "an entry": ("list", lambda s: s["journal"].append([[0, 2], {"curriculum": 1}]), r"journal at \[0, 2\] has curric"),
