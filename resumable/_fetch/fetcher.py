@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from resumable._order.world import World
     from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, ReplayBackend, Traits
+    from resumable.samplers.base import Continuation
 
 __all__ = ["Changes", "Fetcher", "as_the_state_knows", "close_backend", "fingerprint_of"]
 
@@ -82,6 +83,10 @@ class Fetcher(Protocol):
         Raises:
             StateError: the state has one.
         """
+        ...
+
+    def continuation(self, state: State) -> Continuation | None:
+        """Return what differs from the order of a state, if only samples after its position do."""
         ...
 
     def adopt(self, state: State, global_batch: int) -> Mark:

@@ -16,7 +16,7 @@ from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
 from resumable.errors import BackendError, ConfigurationError, ShuffleWarning
 from resumable.protocols import SupportsOwnState, traits_of
-from resumable.samplers.base import Bindable
+from resumable.samplers.base import Bindable, Continuable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +28,7 @@ if TYPE_CHECKING:
     from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, Request
     from resumable.samplers import Sampler
+    from resumable.samplers.base import Continuation
 
     class Saved(Protocol):
         """A state, reduced to what must be the same in both runs."""
@@ -94,8 +95,16 @@ class IndexedFetcher:
         A state without the source's own state does not belong to a particular rank.
         """
         own = self._facts_of(self._binding.like(state)) | ({} if state.mark.source is None else self._whose())
+        if self.continuation(state) is not None:
+            own = {name: value for name, value in own.items() if not name.startswith("sampler.")}
+            own |= {name: value for name, value in state.fingerprint.items() if name.startswith("sampler.")}
+            own["backend.length"] = state.fingerprint.get("backend.length")
         tail = state.fingerprint["tail"]
         return {**own, "tail": tail} if self._keeps_tail(tail) else own
+
+    def continuation(self, state: State) -> Continuation | None:
+        """Return what differs from the mixture of a state, if only samples after its position do."""
+        return self._binding.continuation(state, state.mark.cursor)
 
     def _facts_of(self, sampler: Sampler) -> dict[str, Any]:
         return fingerprint_of(self.backend, self._options, self._randomness, sampler.spec(), self._tail)
@@ -254,6 +263,11 @@ def by_epoch(sampler: Sampler, source: Any) -> Sampler:
     return epochs
 
 
+def _spec_of(state: Saved) -> dict[str, Any]:
+    prefix = "sampler."
+    return {name.removeprefix(prefix): value for name, value in state.fingerprint.items() if name.startswith(prefix)}
+
+
 class SamplerResolution:
     """Binds a sampler once: when the stream first opens, or a state is loaded. Until then, it fits the current ranks.
 
@@ -288,12 +302,17 @@ class SamplerResolution:
         """Continue with the sampler from a state, if the state specifies it."""
         self._bound = self._said_by(state) or self._bound
 
+    def continuation(self, state: Saved, cursor: Cursor) -> Continuation | None:
+        """Return what differs from the mixture of a state, if only samples after its position do."""
+        sampler, spec = self.like(state), _spec_of(state)
+        if not offers(sampler, Continuable) or sampler.spec() == spec:
+            return None
+        return sampler.continuation(spec, cursor.epoch, cursor.position)
+
     def _said_by(self, state: Saved) -> Sampler | None:
         if self._open is None:
             return None
-        facts, prefix = state.fingerprint, "sampler."
-        spec = {name.removeprefix(prefix): value for name, value in facts.items() if name.startswith(prefix)}
-        bound = self._open.bound_as(spec)
+        bound = self._open.bound_as(_spec_of(state))
         return None if bound is self._open else bound
 
     def open(self, global_batch: int) -> None:

@@ -14,7 +14,7 @@ from resumable._order.plan import check_share
 from resumable._order.world import World
 from resumable._state import LEAF, agree_on_batch, brought_along, check_intact, check_same, is_leaf, parse
 from resumable._warn import warn
-from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
+from resumable.errors import ConfigurationError, LoopWarning, StateMismatchWarning, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.loader.iterators import (
     Delivery,
@@ -75,6 +75,11 @@ _PREPARE = (
     "Batches would stay on the CPU, gradient accumulation would run across the end of an epoch, and save_state() would "
     "not save the loader's position. Remove it from accelerator.prepare(), and prepare it separately: "
     "loader = resumable.integrations.accelerate.prepare(accelerator, loader)."
+)
+_TAKEN = (
+    "the mixture differs from the checkpoint's, but only in samples that were not read yet, so the run continues with "
+    "it: {}.\nAll batches up to here are the same. If this is not intended, pass the sources and weights that the run "
+    "was started with."
 )
 _MAKE_ANOTHER = "Change the source, and wrap it again."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
@@ -680,7 +685,9 @@ class Loader(Generic[T_co]):
         if strict:
             fetcher.check(state, plan)
         check_intact(state)
-        self.progress.noted.check(state.data, strict=strict)
+        noted, continuation = self.progress.noted, fetcher.continuation(state)
+        noted = noted if continuation is None else noted.before(continuation.sizes, continuation.firsts)
+        noted.check(state.data, strict=strict)
         return Accepted(state, global_batch, fetcher, options, strict)
 
     def _go_to(self, accepted: Accepted) -> None:
@@ -689,6 +696,8 @@ class Loader(Generic[T_co]):
         if fetcher is not self._fetcher:  # the state brought a seed or a name
             self.progress.read_from(fetcher, options)
             self._read_from(fetcher, options)
+        if continuation := fetcher.continuation(state):
+            warn(_TAKEN.format(continuation.told), StateMismatchWarning)
         mark = fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
         self.resumed, self.loaded, self.gone_through = self._next_epoch > 0, True, 0
