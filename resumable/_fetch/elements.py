@@ -111,6 +111,9 @@ class ElementFetcher:
     def check(self, state: State, plan: Plan | None) -> None:
         """Accept any state: the element at its position is compared once the source is there."""
 
+    def continuation(self, state: State) -> None:  # the protocol has it
+        """Return None: the order is the source's own."""
+
     def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it
         """Use the state's kind, if the source supports several. The source moves to the position when it is opened."""
         kind = state.fingerprint["backend.kind"]
@@ -118,7 +121,7 @@ class ElementFetcher:
             self._kinds[kind]()
         return state.mark
 
-    def plan(self, global_batch: int) -> Plan | None:
+    def plan(self, global_batch: int, ranks: int | None = None) -> Plan | None:  # noqa: ARG002  # the protocol has it
         """Return the plan of the epochs if the source knows its length. Still, only the source ends an epoch."""
         length = self.traits.length
         return Schedule(length, global_batch, self._tail) if length else None
