@@ -85,6 +85,7 @@ class ElementFetcher:
         self._global_batch = 1
         self._place = SnapshotCursor(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs, if the source is there
+        self._newest: SourceState | None = None  # the last one that was asked for
         self._live: ElementReader | None = None
         self._left: SourceState | None = None  # the state of an epoch that a different rank has ended
         self._splitter = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
@@ -140,8 +141,17 @@ class ElementFetcher:
         return World() if self._options.shard is False else self._options.find_world()
 
     def source_now(self, source: SourceState | None) -> SourceState | None:
-        """Return the state unchanged: a stream's position depends only on what was read."""
-        return source
+        """Return the state, with what the loop has changed on a sampler since, if no batch was read since.
+
+        The position of any other stream depends only on what was read.
+        """
+        place, ahead = self._place, self._live is not None and bool(self._live.ahead)
+        if not self.inside.follows or source is None or source is not self._newest or ahead:
+            return source
+        if not place.reached or place.taken < place.position:
+            return source
+        self._take_snapshot(place)
+        return source if place.base is None else replace(place.base, skip=0, ended=source.ended)
 
     def begins_with(self, source: SourceState | None) -> SourceState | None:
         """Return the state unchanged: all of it is the position."""
@@ -168,6 +178,7 @@ class ElementFetcher:
         state = replace(place.base, skip=place.position - place.taken, ended=place.ended)
         if place.between and place.reached:
             self._standing = state
+        self._newest = state
         return state
 
     def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
@@ -388,6 +399,8 @@ class ElementFetcher:
         """Return whether a new snapshot is due. None can be taken while the source is ahead of the position."""
         if self._live is not None and self._live.ahead:
             return False
+        if asked and self.inside.follows:
+            return True
         every = 1 if asked else self.traits.snapshot_every or 1
         if isinstance(place.base, LeftEarly):  # so such states are never nested
             return place.position > place.taken

@@ -38,11 +38,13 @@ class Inside:
             index), "batch_size", "num_workers", "collate_fn".
         restarts_workers: it restarts dead worker processes with `wrap(..., on_worker_death="restart")`.
         meter: what its worker processes measure.
+        follows: its state has what the training loop changes on the source, so it is taken again if none was read.
     """
 
     shows: Mapping[str, Any] = field(default_factory=dict)
     restarts_workers: bool = False
     meter: Meter | None = None
+    follows: bool = False
 
 
 def inside_of(backend: Any) -> Inside:
