@@ -258,18 +258,6 @@ def skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Settings) ->
     return asyncio.run(_skyrl_async(checkpoint, stop, settings))
 
 
-async def _generate(
-    batches: Iterator[Any], done: set[int], lock: asyncio.Lock, ready: asyncio.Queue[Any], slots: asyncio.Semaphore
-) -> None:
-    while await slots.acquire():
-        async with lock:
-            while (batch := next(batches, None)) is not None and int(batch[0]) in done:
-                pass
-        if batch is None:
-            return
-        ready.put_nowait(values(batch))
-
-
 async def _skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
     loader = settings.loader(batch_size=1, shuffle=True, generator=torch.Generator().manual_seed(42), drop_last=True)
     unused, lock = loader.state_dict(), asyncio.Lock()
@@ -278,151 +266,6 @@ async def _skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Setti
         step, first, done = checkpoint["step"], checkpoint["epoch"], set(checkpoint["done"])
         loader.load_state_dict(checkpoint["data"])
         loader.load_state_dict(unused)
-
-    seen: list[Batch] = []
-    for epoch in range(first, EPOCHS):
-        loader.sampler.set_epoch(epoch)
-        for batch in loader:
-            step += 1
-            seen.append(values(batch))
-            if step == stop:
-                return seen, {"step": step, "epoch": epoch, "data": through_a_file(loader.state_dict())}
-    return seen, None
-
-
-class EpochLoader(StatefulDataLoader[Any]):
-    """A subclass that passes the epoch on to its sampler."""
-
-    def set_epoch(self, epoch: int) -> None:
-        sampler: Any = self.sampler
-        sampler.set_epoch(epoch)
-
-
-def veomni(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
-    """A thread reads ahead and takes a state after each batch; an `iter()` is thrown away after an epoch's end."""
-    sampler = StatefulDistributedSampler(Noisy(), num_replicas=1, rank=0, shuffle=True, seed=0)
-    loader, step = settings.loader(EpochLoader, sampler=sampler, drop_last=True), 0
-    if checkpoint:
-        step = checkpoint["step"]
-        loader.load_state_dict(checkpoint["data"])
-        if step % STEPS == 0:
-            iter(loader)
-    seen: list[Batch] = []
-    for epoch in range(step // STEPS, EPOCHS):
-        loader.set_epoch(epoch)
-        batches: Iterator[Any] = iter(loader)
-        ready: queue.Queue[Any] = queue.Queue(maxsize=1)
-        thread = threading.Thread(target=_read, args=(loader, batches, ready), daemon=True)
-        thread.start()
-        while (read := ready.get()) is not None:
-            if isinstance(read, Exception):
-                raise read
-            step += 1
-            seen.append(read[0])
-            if step == stop:
-                return seen, {"step": step, "data": through_a_file(read[1])}
-        thread.join()
-    return seen, None
-
-
-def _read(loader: Any, batches: Iterator[Any], ready: queue.Queue[Any]) -> None:
-    try:
-        for batch in batches:
-            ready.put((values(batch), loader.state_dict()))
-        ready.put(None)
-    except Exception as error:  # noqa: BLE001  # the training raises it
-        ready.put(error)
-
-
-def skyrl_sft(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
-    """One iterator by hand, replaced when it is exhausted."""
-    loader = settings.loader(shuffle=True, generator=torch.Generator().manual_seed(42))
-    step = 0
-    if checkpoint:
-        step = checkpoint["step"]
-        loader.load_state_dict(checkpoint["data"])
-    batches, seen = iter(loader), list[Batch]()
-    while step < TOTAL:
-        batch = next(batches, None)
-        if batch is None:
-            batches = iter(loader)
-            batch = next(batches)
-        step += 1
-        seen.append(values(batch))
-        if step == stop:
-            return seen, {"step": step, "data": through_a_file(loader.state_dict())}
-    return seen, None
-
-
-def areal(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
-    """An endless cycle, which counts its epochs from 0 in each process."""
-    sampler: Any = DistributedSampler(Noisy(), num_replicas=1, rank=0, shuffle=True, drop_last=True)
-    loader, step = settings.loader(sampler=sampler, drop_last=True), 0
-    if checkpoint:
-        step = checkpoint["step"]
-        loader.load_state_dict(checkpoint["data"])
-    seen: list[Batch] = []
-    for epoch in range(EPOCHS + 1):
-        sampler.set_epoch(epoch)
-        for batch in loader:
-            step += 1
-            seen.append(values(batch))
-            if step == stop:
-                return seen, {"step": step, "data": through_a_file(loader.state_dict())}
-            if step == TOTAL:
-                return seen, None
-    raise AssertionError("the cycle ended before the training")
-
-
-def accelerate(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
-    """Accelerate with `use_stateful_dataloader=True`, which reads one batch ahead and writes into the state."""
-    from accelerate import Accelerator, DataLoaderConfiguration  # noqa: PLC0415  # after the class is replaced
-
-    accelerator = Accelerator(cpu=True, dataloader_config=DataLoaderConfiguration(use_stateful_dataloader=True))
-    generator = torch.Generator().manual_seed(42)
-    plain: Any = DataLoader(Noisy(), BATCH, shuffle=True, generator=generator, num_workers=settings.num_workers)
-    loader, step = accelerator.prepare(plain), 0
-    if checkpoint:
-        step = checkpoint["step"]
-        loader.load_state_dict(checkpoint["data"])
-        loader.iteration = step // STEPS
-    seen: list[Batch] = []
-    for _ in range(step // STEPS, EPOCHS):
-        for batch in loader:
-            step += 1
-            seen.append(values(batch))
-            if step == stop:
-                return seen, {"step": step, "data": through_a_file(loader.state_dict())}
-    return seen, None
-
-
-def skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
-    """Generators take single samples ahead of the training; each epoch starts from the state of the unused loader.
-
-    The checkpoint lists the samples that were trained on, and its state of the loader is replaced right away. The
-    iterator of the first epoch is older than both states.
-    """
-    return asyncio.run(_skyrl_async(checkpoint, stop, settings))
-
-
-async def _skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
-    loader = settings.loader(batch_size=1, shuffle=True, generator=torch.Generator().manual_seed(42), drop_last=True)
-    unused, lock = loader.state_dict(), asyncio.Lock()
-    batches, done, step, first = iter(loader), set[int](), 0, 0
-    if checkpoint:
-        step, first, done = checkpoint["step"], checkpoint["epoch"], set(checkpoint["done"])
-        loader.load_state_dict(checkpoint["data"])
-        loader.load_state_dict(unused)
-
-    async def generate(ready: asyncio.Queue[Any], slots: asyncio.Semaphore) -> None:
-        while await slots.acquire():
-            async with lock:
-                while (batch := next(batches, None)) is not None and int(batch[0]) in done:
-                    pass
-            if batch is None:
-                return
-            ready.put_nowait(values(batch))
-
     seen: list[Batch] = []
     for epoch in range(first, EPOCHS):
         ready, slots = asyncio.Queue[Any](), asyncio.Semaphore(2 * BATCH)
@@ -436,16 +279,31 @@ async def _skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Setti
                 slots.release()
             if step == stop:
                 data = through_a_file(await asyncio.to_thread(loader.state_dict))
-                for task in generators:
-                    task.cancel()
+                await _end(generators)
                 return seen, {"step": step, "epoch": epoch, "done": list(done), "data": data}
-        for task in generators:
-            task.cancel()
-        await asyncio.gather(*generators, return_exceptions=True)
+        await _end(generators)
         loader.load_state_dict(unused)
         batches = iter(loader)
         done.clear()
     return seen, None
+
+
+async def _generate(
+    batches: Iterator[Any], done: set[int], lock: asyncio.Lock, ready: asyncio.Queue[Any], slots: asyncio.Semaphore
+) -> None:
+    while await slots.acquire():
+        async with lock:
+            while (batch := next(batches, None)) is not None and int(batch[0]) in done:
+                pass
+        if batch is None:
+            return
+        ready.put_nowait(values(batch))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
 
 
 LOOPS: dict[str, Loop] = {
