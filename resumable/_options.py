@@ -35,7 +35,7 @@ if TYPE_CHECKING:
 
     from resumable._flight import Recorder
 
-__all__ = ["Given", "Options", "check_count", "check_plain", "refuse_unknown", "signature_of_wrap"]
+__all__ = ["Given", "Options", "check_choice", "check_count", "check_plain", "refuse_unknown", "signature_of_wrap"]
 
 Resume = Literal["state", "replay"]
 OnChange = Literal["keep_global", "keep_local", "continue"]
@@ -66,6 +66,23 @@ def check_count(name: str, value: Any, meaning: str) -> int:
     if count < 1 or isinstance(value, bool):
         raise ConfigurationError(f"{name} must be an integer of 1 or more, but it is {value!r}.\n{meaning}")
     return count
+
+
+def check_choice(name: str, value: Any, known: tuple[str, ...], meaning: str) -> str:
+    """Return one of several names as a plain string.
+
+    Args:
+        name: of the option, for the message.
+        value: the value passed.
+        known: the names.
+        meaning: what the option selects, for the message.
+
+    Raises:
+        ConfigurationError: it is none of them.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n{meaning}")
+    return known[known.index(value)]
 
 
 def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
@@ -109,11 +126,7 @@ class _Choice:
     meaning: str
 
     def __call__(self, name: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.known:
-            raise ConfigurationError(
-                f"{name} must be one of {', '.join(self.known)}, but it is {value!r}.\n{self.meaning}"
-            )
-        return self.known[self.known.index(value)]
+        return check_choice(name, value, self.known, self.meaning)
 
 
 @dataclass(frozen=True, slots=True)
