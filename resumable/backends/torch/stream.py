@@ -10,12 +10,14 @@ them. Either way, it compares a sample with its canary: the first sample after a
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import shards_of
 from resumable._fetch.frameworks import Inside
+from resumable._fetch.memory import copied
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import has, length_or_none, qualname_of
@@ -70,7 +72,7 @@ class TorchStreamBackend:
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
-        self._rotated = False
+        self._rotated = self._leaves = False  # the latter: goes on in the same workers after a part of an epoch
         self._engine: Engine | None = None
         self.stored = shards_of(loader.dataset)
         self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
@@ -95,7 +97,7 @@ class TorchStreamBackend:
     def open(self, epoch: int) -> Iterator[Any]:
         """Start an epoch."""
         # A dataset that persists can only continue with the next epoch; for any other epoch, it must start over.
-        went_on = self._keeps and self._batches is not None and self._batches.ended_before(epoch)
+        went_on = self._keeps and self._batches is not None and (self._leaves or self._batches.ended_before(epoch))
         states = [WorkerState()] * self._workers
         if went_on and self._stateful:
             states = [WorkerState.from_dict(values) for values in self.snapshot()["workers"]]
@@ -135,6 +137,33 @@ class TorchStreamBackend:
             self._engine = self._make_engine(plan)
         self._rotated = plan.turn != 0
         return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
+
+    @property
+    def replays(self) -> bool:
+        """Whether the dataset has no state that is used."""
+        return not self._stateful
+
+    @property
+    def lives(self) -> bool:
+        """Whether the dataset lives over epochs, in this process or in its workers."""
+        return self._keeps
+
+    @property
+    def remembering(self) -> Any:
+        """The dataset, if it is iterated over in this process."""
+        return None if self._loader.num_workers else self._loader.dataset
+
+    def apart(self) -> TorchStreamBackend:
+        """Return a backend with other workers, or with a copy of the dataset."""
+        loader = copy.copy(self._loader)
+        if not loader.num_workers:
+            loader.__dict__["dataset"] = copied(loader.dataset)
+        backend = TorchStreamBackend(loader, self._options)
+        backend._leaves = True
+        return backend
+
+    def leave(self) -> None:
+        """Do nothing: the workers go on with the next epoch."""
 
     def own_fields(self, snapshot: Any) -> list[Any]:
         """Return the fields of a snapshot other than a dataset's own state."""
