@@ -26,7 +26,7 @@ from resumable._fetch.frameworks import (
     inside_of,
 )
 from resumable._fetch.own_state import given_back, without_state
-from resumable._fetch.past import Past
+from resumable._fetch.past import Past, Run
 from resumable._fetch.positioning import Positioner, shows_nothing
 from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._introspection import offers
@@ -76,11 +76,12 @@ class ElementFetcher:
         self._reopen = backend.reopen if offers(backend, Reopens) else None
         self._ended = backend.ended if offers(backend, SupportsEnded) else None
         self._seeds = randomness != "off" and not self.traits.keyed
-        self._replays = options.resume == "replay"
+        self._replays = options.replays
+        self._run = Run(self._name) if options.resume == "replay_run" else None
         self._has_state = offers(backend, SnapshotBackend) and not self._replays  # stored, because asking takes time
         self._compares = options.compares_data and not self.traits.compares_itself
         self._told = False  # that elements show no content
-        self._past = Past(backend, self._reader, self._name) if options.compares_data else None
+        self._past = Past(backend, self._reader, self._name) if options.compares_data and self._run is None else None
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
@@ -231,6 +232,8 @@ class ElementFetcher:
         cursor, state = mark.cursor, mark.source
         if self._past is not None:
             self._past.ended(cursor.epoch)
+        if self._run is not None:
+            self._run.refuse_leaving(cursor)
         if self._resets:
             return None
         if self._live is not None:
@@ -276,6 +279,8 @@ class ElementFetcher:
             yield from self._rounds(reader, cursor, world)
             if self._past is not None:
                 self._past.ended(cursor.epoch)
+            if self._run is not None and self._left is None:
+                self._run.ended(cursor.epoch)
         finally:
             self._place.reached, self._live = False, None
             reader.close()
@@ -354,6 +359,8 @@ class ElementFetcher:
             positioner.restore(ways, position, canary)
             return
         self._standing, self._place = None, SnapshotCursor(position=position)
+        if self._run is not None:
+            self._run.replay_before(epoch, self._reader, self.backend)
         opener = partial(self.backend.open, epoch)
         found = positioner.replay(
             opener,

@@ -129,21 +129,13 @@ class _Search:
         elif issubclass(kind, (list, tuple, deque)) or kind is range:
             self._list(path, thing, depth)
         elif issubclass(kind, dict):
-            self.copies &= len(thing) <= _LONGEST
-            for key, value in list(dict.items(thing)) if len(thing) <= _ENTRIES else ():
-                if is_exactly(key, _PLAIN):
-                    self._add(f"{path}[{key!r}]", value, depth)
+            self._dict(path, thing, depth)
         elif (size := _bytes_of(thing)) is not None:
             self._bytes += size
             self.copies &= self._bytes <= _MOST_BYTES
             self._array(path, thing)
-        elif issubclass(kind, types.FunctionType):
-            self._function(path, thing, depth)
-        elif issubclass(kind, types.MethodType):
-            self._add(path, thing.__self__, depth)
-        elif issubclass(kind, partial):
-            for number, one in enumerate((thing.func, *thing.args, *thing.keywords.values())):
-                self._add(f"{path}[{number}]", one, depth)
+        elif issubclass(kind, (types.FunctionType, types.MethodType, partial)):
+            self._callable(path, thing, depth)
         else:
             self._object(path, thing, depth)
 
@@ -163,12 +155,27 @@ class _Search:
         for number, one in enumerate(some[:_ENTRIES]):
             self._add(f"{path}[{number}]", one, depth)
 
+    def _dict(self, path: str, things: dict[Any, Any], depth: int) -> None:
+        self.copies &= len(things) <= _LONGEST
+        for key, value in list(dict.items(things)) if len(things) <= _ENTRIES else ():
+            if is_exactly(key, _PLAIN):
+                self._add(f"{path}[{key!r}]", value, depth)
+
     def _array(self, path: str, array: Any) -> None:
         shape, text = tuple(array.shape), f"array {tuple(array.shape)} {Canary(array).digest}"
         if len(shape) == 1 and shape[0] <= _LONGEST:
             self._note(path, Note("order", text, str(Canary(np.sort(np.asarray(array))).digest)))
         else:
             self._note(path, Note("value", text))
+
+    def _callable(self, path: str, thing: Any, depth: int) -> None:
+        if issubclass(type(thing), types.FunctionType):
+            self._function(path, thing, depth)
+        elif issubclass(type(thing), types.MethodType):
+            self._add(path, thing.__self__, depth)
+        else:
+            for number, one in enumerate((thing.func, *thing.args, *thing.keywords.values())):
+                self._add(f"{path}[{number}]", one, depth)
 
     def _function(self, path: str, function: types.FunctionType, depth: int) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):

@@ -1,8 +1,8 @@
 """Checks that a source which is opened again does not depend on its past, wherever an epoch of it starts or continues.
 
-An object that lives over epochs may count its passes, shuffle a list in place, or draw from its own generator. A resumed
-run opens it for the first time, so it yields different elements than in the run that saved. Saving changes nothing: a
-state only contains what was seen anyway.
+An object that lives over epochs may count its passes, shuffle a list in place, or draw from its own generator. A
+resumed run opens it for the first time, so it yields different elements than in the run that saved. Saving changes
+nothing: a state only contains what was seen anyway.
 
     epoch      the epoch that is opened next
     before     digests of the first elements of the epoch before
@@ -21,26 +21,28 @@ from __future__ import annotations
 
 import warnings
 from dataclasses import dataclass, field
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
-from resumable._content import Canary
 from resumable._fetch.element_reader import FEW
 from resumable._fetch.frameworks import Glimpsed
 from resumable._fetch.memory import Memory, Note, memory_of
 from resumable._introspection import offers
 from resumable._order.cursor import Cursor
-from resumable.errors import PromiseWarning
+from resumable.errors import PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
 
+    from resumable._content import Canary
     from resumable._fetch.element_reader import SeededReader
     from resumable.protocols import ReplayBackend
 
-__all__ = ["Past"]
+__all__ = ["Past", "Run"]
 
 _KEPT = 3  # epochs: a peek opens the next one, while a state still belongs to the one before
 _MOST_NAMED = 3
+_ALL = 1 << 40  # elements of an epoch: as many as it has
 _MOST_KEPT = 32  # things that a state has of what a source remembers
 _KINDS = {
     "value": "the attribute {}",
@@ -49,8 +51,8 @@ _KINDS = {
     "iterator": "the iterator {}, which it keeps",
 }
 _WAYS = (
-    'Add state_dict and load_state_dict to it, or wrap a function that makes it, or pass wrap(..., resume="replay_run") '
-    "to read all epochs again."
+    "Add state_dict and load_state_dict to it, or wrap a function that makes it, or pass "
+    'wrap(..., resume="replay_run") to read all epochs again.'
 )
 
 
@@ -78,9 +80,7 @@ class Past:
         name: returns the name of the source, for messages.
     """
 
-    def __init__(
-        self, backend: ReplayBackend, reader: Callable[[int], SeededReader], name: Callable[[], str]
-    ) -> None:
+    def __init__(self, backend: ReplayBackend, reader: Callable[[int], SeededReader], name: Callable[[], str]) -> None:
         self._source = backend if offers(backend, Glimpsed) and backend.replays else None
         self._reader, self._name = reader, name
         self._epochs = dict[int, _Epoch]()
@@ -267,8 +267,8 @@ def _text(note: Note | None) -> str:
 
 def _depends(what: str, epoch: int, cause: str) -> str:
     return (
-        f"the elements of {what} depend on how often it was iterated over: epoch {epoch} starts with different elements "
-        f"if a different epoch was started before it.\n{cause}\n"
+        f"the elements of {what} depend on how often it was iterated over: epoch {epoch} starts with different "
+        f"elements if a different epoch was started before it.\n{cause}\n"
         f"The run that saved the state has iterated over it in {epoch} earlier epochs, so this run would train on "
         f"different elements. {_WAYS}"
     )
@@ -288,7 +288,57 @@ def _remembers(what: str, other: Mapping[str, tuple[Note, Note | None]]) -> str:
 def _other_process(what: str, epoch: int) -> str:
     return (
         f"epoch {epoch} of {what} starts with different elements in this process than in the run that saved the "
-        "state.\nThe next epochs would also differ from those of an uninterrupted run. The likely cause is the order of "
-        "files or of a set, a clock, or a thread. Sort lists of files, use sorted(...) instead of a set, and seed what "
-        'shuffles. If the elements are expected to differ, pass checks="ranks".'
+        "state.\nThe next epochs would also differ from those of an uninterrupted run. The likely cause is the order "
+        "of files or of a set, a clock, or a thread. Sort lists of files, use sorted(...) instead of a set, and seed "
+        'what shuffles. If the elements are expected to differ, pass checks="ranks".'
     )
+
+
+class Run:
+    """Reads all epochs of a run again, for a source that depends on how often it was iterated over.
+
+    Args:
+        name: returns the name of the source, for messages.
+    """
+
+    def __init__(self, name: Callable[[], str]) -> None:
+        self._name = name
+        self._done: int | None = 0  # epochs that the source has completed; None in the middle of one
+
+    def ended(self, epoch: int) -> None:
+        """Note that an epoch was read to its end."""
+        self._done = epoch + 1
+
+    def replay_before(self, epoch: int, reader: Callable[[int], SeededReader], backend: ReplayBackend) -> None:
+        """Read all epochs before one that is opened next, as far as the source has not completed them.
+
+        Raises:
+            UnsupportedError: the source is past the start of the epoch.
+        """
+        done, self._done = self._done, None
+        if done is None or done > epoch:
+            raise UnsupportedError(
+                f'{self._name()} would have to go back to the start of epoch {epoch}, but resume="replay_run" can only '
+                "read the run again from its start, with a source that was not read yet.\nIts elements depend on how "
+                "often it was iterated over. Load the state in a new process, or wrap a new source."
+            )
+        from tqdm import tqdm  # noqa: PLC0415  # would add a third to the import time of this package
+
+        for past in tqdm(range(done, epoch), desc="replaying the run", unit="epoch", delay=1.0, leave=False):
+            elements = reader(past)
+            elements.begin(partial(backend.open, past))
+            elements.skip(0, _ALL, read=True)
+            elements.close()
+
+    def refuse_leaving(self, cursor: Cursor) -> None:
+        """Reject leaving an epoch before its end.
+
+        Raises:
+            UnsupportedError: the source has not completed the epoch.
+        """
+        if self._done is None:
+            raise UnsupportedError(
+                f"epoch {cursor.epoch} was left after {cursor.position} elements of {self._name()}, but "
+                'resume="replay_run" reads earlier epochs again to their ends.\nA resumed run would read different '
+                "elements. Read each epoch to its end, or add state_dict and load_state_dict to the source."
+            )

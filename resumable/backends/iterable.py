@@ -54,7 +54,7 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     if has(source, "__next__") or stateful:
         if not has(source, "__iter__"):
             raise _not_iterable(name, source)
-        if not (stateful and options.resume == "replay"):
+        if not (stateful and options.replays):
             return ObjectBackend(source, name), options
     if has(source, "__iter__"):
         return FunctionBackend(_Epochs(source), name, _length(source, name), shards_of(source)), options

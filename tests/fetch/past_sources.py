@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import multiprocessing
 import queue
 import random
 import threading
@@ -13,7 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader, Dataset, IterableDataset, Sampler, get_worker_info
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -73,7 +74,7 @@ class InPlaceArray(Source):
         self.order = np.arange(LENGTH)
 
     def __iter__(self) -> Iterator[Any]:
-        np.random.shuffle(self.order)  # noqa: NPY002  # the global one, which is seeded
+        np.random.shuffle(self.order)
         yield from self.order.tolist()
 
 
@@ -198,6 +199,58 @@ class Augmented(Dataset[Any]):
 
     def __getitem__(self, index: int) -> Any:
         return index, self.generator.rand()
+
+
+class Reshuffles(IterableDataset[Any]):
+    """As timm's reader of TFDS: counts its passes for all workers, and shuffles with a generator that lives on."""
+
+    def __init__(self) -> None:
+        self.passes = multiprocessing.Value("i", 0)
+        self.generator = random.Random(5)
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        own = [*range(LENGTH)][info.id :: info.num_workers] if info else [*range(LENGTH)]
+        if info is None or info.id == 0:
+            self.passes.value += 1
+        self.generator.shuffle(own)
+        yield from ((number, random.random()) for number in own)
+
+
+class SharedCount(Reshuffles):
+    """The order depends on the count that all workers share."""
+
+    def __iter__(self) -> Iterator[Any]:
+        info = get_worker_info()
+        number, workers = (info.id, info.num_workers) if info else (0, 1)
+        with self.passes.get_lock():
+            self.passes.value += 1
+            count = (self.passes.value - 1) // workers
+        own = [*range(LENGTH)][number::workers]
+        random.Random(count).shuffle(own)
+        yield from own
+
+
+class CountedOrder(Sampler[int]):
+    """Is told the epoch, and shuffles with a generator that lives on."""
+
+    def __init__(self) -> None:
+        self.generator = torch.Generator().manual_seed(3)
+        self.epoch = 0
+
+    def set_epoch(self, epoch: int) -> None:
+        self.epoch = epoch
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        yield from torch.randperm(LENGTH, generator=self.generator).tolist()
+
+
+class SeededOrder(CountedOrder):
+    def __iter__(self) -> Iterator[int]:
+        yield from random.Random(self.epoch).sample(range(LENGTH), LENGTH)
 
 
 DEPENDENT: dict[str, Callable[[], Any]] = {

@@ -2,7 +2,8 @@
 
 A sampler with a state resumes from that state, saved after each batch of indices because workers read ahead. Any other
 sampler is replayed: it yields its indices again without reading data, and the indices of the batch before the position
-are compared. A sampler is replayed from epoch 0 if it has no `set_epoch`, or yields a different order after another epoch.
+are compared. A sampler is replayed from epoch 0 if it has no `set_epoch`, or yields a different order after another
+epoch.
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class TorchStreamBackend:
         self._workers = max(loader.num_workers, 1)
         self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset persists between epochs
         methods = state_methods(loader.dataset)
-        self._stateful = methods is not None and options.resume != "replay"
+        self._stateful = methods is not None and not options.replays
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
@@ -90,7 +90,7 @@ class TorchStreamBackend:
             needs_shard=True,
             goes_on=self._stateful and not loader.num_workers,
             reopens=True,
-            compares_itself=True,  # the workers do
+            compares_itself=options.resume != "replay_run",  # the workers do
         )
         self.inside = Inside(shows=shown(loader), restarts_workers=True, meter=self._meter)
 
@@ -140,8 +140,8 @@ class TorchStreamBackend:
 
     @property
     def replays(self) -> bool:
-        """Whether the dataset has no state that is used."""
-        return not self._stateful
+        """Whether the dataset is opened again in each epoch, without a state."""
+        return not self._stateful and self._options.resume != "replay_run"
 
     @property
     def lives(self) -> bool:
@@ -178,7 +178,7 @@ class TorchStreamBackend:
 
     def replayed(self, snapshot: Any) -> int:
         """Return how many batches the workers read again to reach a snapshot: of workers without a state, or of all."""
-        states, every = map(WorkerState.from_dict, snapshot["workers"]), self._options.resume == "replay"
+        states, every = map(WorkerState.from_dict, snapshot["workers"]), self._options.replays
         return sum(state.batches for state in states if every or not state.has_own)
 
     def lenient(self, snapshot: Any) -> Any:
