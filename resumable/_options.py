@@ -37,7 +37,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Given", "Options", "check_choice", "check_count", "check_plain", "refuse_unknown", "signature_of_wrap"]
 
-Resume = Literal["state", "replay"]
+Resume = Literal["state", "replay", "replay_run"]
 OnChange = Literal["keep_global", "keep_local", "continue"]
 Checks = Literal["all", "data", "ranks", "none"]
 
@@ -307,7 +307,9 @@ class Options:
     evaluation: bool = _option(_Flag("True starts each loop at the first batch of epoch 0."), False)
     resume: Resume | None = _option(
         _Choice(
-            get_args(Resume), "It says whether a source is restored from its state, or read again up to the position."
+            get_args(Resume),
+            "It says whether a source is restored from its state, or read again up to the position: from the start of "
+            "the epoch, or of the run.",
         )
     )
     streams: int | None = _option(
@@ -373,6 +375,11 @@ class Options:
         """The stream's name among the ranks; evaluations have a separate one, as one rank may run them alone."""
         name = self.name or ""
         return f"{name} for evaluation" if self.evaluation else name
+
+    @property
+    def replays(self) -> bool:
+        """Whether a source is read again, even if it has a state."""
+        return self.resume in {"replay", "replay_run"}
 
     @property
     def compares_data(self) -> bool:

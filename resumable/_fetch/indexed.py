@@ -169,6 +169,9 @@ class IndexedFetcher:
         """Return the world that was passed, or else the current one."""
         return self._options.find_world()
 
+    def past(self, mark: Mark) -> None:
+        """Return None: no epoch depends on the ones before."""
+
     def canary(self) -> None:
         """Return None: a sample is identified by its index."""
         return
