@@ -173,7 +173,7 @@ def test_a_sampler_that_is_told_the_epoch_and_counts_is_exact(sampler: Any) -> N
 @pytest.mark.slow
 def test_the_order_of_a_set_is_named_at_an_epochs_end_in_another_process(tmp_path: Path) -> None:
     for seed, (mode, told) in enumerate([("save", ""), ("resume", "order of files or of a set")], start=1):
-        done = subprocess.run(  # noqa: S603  # our own script
+        done = subprocess.run(  # our own script
             [sys.executable, "-c", SET_ORDER, mode, str(tmp_path / "state")],
             env={**os.environ, "PYTHONHASHSEED": str(seed)},
             capture_output=True,
