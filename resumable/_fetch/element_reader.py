@@ -214,8 +214,8 @@ class SeededReader:
             PromiseWarning: they do.
         """
         started, self._threads = self._started(), None
-        if not started:
-            return
+        if not started or threading.current_thread() is not threading.main_thread():
+            return  # if the loop reads in a thread, the trainer may use the RNGs as well
         before, now = states(), time.monotonic()
         end = now + min(max(_WATCHED_SECONDS[0], now - self._opened), _WATCHED_SECONDS[1])
         while time.monotonic() < end:

@@ -310,7 +310,9 @@ class ElementFetcher:
                 self._left = None if self._resets else left_early(self.source_state(), cursor)
                 break
             # If reading fails, the source is past the elements that it lost, so a cheap snapshot is taken before it.
-            if place.reached and not self.traits.snapshot_every and self._is_stale(place, asked=True):
+            # One that an earlier save took may lack what the loop has changed since.
+            again = not self.traits.snapshot_every or (self.inside.follows and place.base is not None)
+            if place.reached and again and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False  # a signal handler may ask for a state while the source is in the middle of a batch
             drawn = self._splitter.draw(reader, cursor, size, world)

@@ -178,6 +178,19 @@ def test_what_the_loop_changed_is_in_the_state(ack: str) -> None:
         assert trained(Remembers(), ack, state)[0] == run[done:]
 
 
+def test_rewind_keeps_earlier_changes() -> None:
+    """A batch that is read again has the change before it."""
+    sampler = Remembers()
+    loader = resumable.wrap(over(sampler))
+    batches = iter(loader)
+    next(batches)
+    loader.state_dict()
+    sampler.level += 5
+    first = next(batches).tolist()
+    loader.rewind()
+    assert next(iter(loader)).tolist() == first == [503, 504]
+
+
 def test_a_batch_requested_ahead_has_no_change() -> None:
     """The end of an epoch of unknown length is found when a batch is requested ahead."""
     with pytest.raises(UnsupportedError, match=r"level of the sampler Unsized was changed(.|\n)*needs __len__"):

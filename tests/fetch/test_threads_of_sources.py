@@ -134,15 +134,17 @@ class Augments(Dataset[Any]):
         return index + (random.random() if self.draws else 0)
 
 
-@pytest.mark.parametrize("draws", [False, True])
-def test_thread_that_augments_each_sample(draws: bool) -> None:
+@pytest.mark.parametrize("augments", [False, True])
+def test_thread_that_augments_each_sample(augments: bool) -> None:
     """The thread races with the seeds of the Loader. A thread that only reads is fine."""
-    loader = resumable.wrap(DataLoaderX(Augments(draws), batch_size=4), seed=0, resume="replay")
+    loader = resumable.wrap(DataLoaderX(Augments(augments), batch_size=4), seed=0, resume="replay")
     with warnings.catch_warnings(record=True) as found:
         warnings.simplefilter("always")
         for _, batch in zip(range(20), loader, strict=False):
             assert len(batch) == 4
-    assert [("thread (Thread-" in str(one.message), one.category) for one in found] == [(True, PromiseWarning)] * draws
+    assert [("thread (Thread-" in str(one.message), one.category) for one in found] == [
+        (True, PromiseWarning)
+    ] * augments
 
 
 def test_a_subclass_is_reported_by_wrap() -> None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 from collections import deque
+from itertools import islice
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -15,7 +16,7 @@ from resumable._introspection import ask, attributes_of, has, is_exactly, packag
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["OF_THE_RUN", "Changes", "Path", "described", "shows_values"]
+__all__ = ["OF_THE_RUN", "UNSET", "Changes", "Path", "described", "shows_values"]
 
 Path = tuple[str, ...]  # the names that lead to an attribute
 OF_THE_RUN = {  # names of what describes the progress or the rank
@@ -37,6 +38,7 @@ _PARTS = 64  # of a list with values that have no hash
 _OFTEN = 1 << 20, 1 << 12  # bytes of an array, and values of a list, that are compared in full before each batch
 _RARELY = 1 << 30, 1 << 24  # the same before each epoch
 _MISSING = "no such attribute"
+UNSET = (_MISSING, repr(None))  # contents of an attribute that may be computed when it is needed
 
 
 class Changes:
@@ -79,25 +81,28 @@ class Changes:
 
     def _look(self, *, whole: bool) -> dict[Path, Any]:
         limits, seen = _RARELY if whole else _OFTEN, {id(self._apart)}
-        return survive(None, lambda: dict(_walk(self._own, (), seen, limits)), dict[Path, Any]())
+        found = islice(_walk(self._own, (), seen, limits), _ATTRIBUTES)
+        return survive(None, lambda: dict(found), dict[Path, Any]())
 
 
 def _walk(thing: Any, path: Path, seen: set[int], limits: tuple[int, int]) -> Iterator[tuple[Path, Any]]:
     seen.add(id(thing))
-    for count, (name, value) in enumerate(list(attributes_of(thing).items())):
-        if count >= _ATTRIBUTES or id(value) in seen:
+    for name, value in list(attributes_of(thing).items()):
+        if id(value) in seen or type(name) is not str:
             continue
-        if _is_inside(value) and len(path) < _DEEPEST:
-            yield from _walk(value, (*path, str(name)), seen, limits)
-        elif not _is_inside(value):
-            yield (*path, str(name)), _content(value, limits)
+        if is_exactly(value, _PLAIN) or not _is_inside(value):
+            yield (*path, name), _content(value, limits)
+        elif len(path) < _DEEPEST:
+            yield from _walk(value, (*path, name), seen, limits)
 
 
 def _is_inside(value: Any) -> bool:
-    """Return whether a value is an object of a user that has attributes."""
+    """Return whether a value is an object of a user that has attributes, but not data."""
     kind = type(value)
     own = package_of(kind) not in {"builtins", "random", "numpy", "types", "threading", "logging", "collections"}
-    plain = not issubclass(kind, (type, torch.nn.Module, torch.Tensor, torch.Generator)) and not has(kind, "__next__")
+    plain = not issubclass(kind, (type, torch.nn.Module, torch.Tensor, torch.Generator)) and not (
+        has(kind, "__next__") or has(kind, "__getitem__")
+    )
     return own and plain and bool(attributes_of(value))
 
 

@@ -33,7 +33,7 @@ from resumable._introspection import (
 )
 from resumable._naming import identity_of
 from resumable._randomness.keys import SampleKeys, isolated
-from resumable.backends.torch.changes import OF_THE_RUN, Changes, described
+from resumable.backends.torch.changes import OF_THE_RUN, UNSET, Changes, described
 from resumable.backends.torch.engine import make_engine, meter_of, shown
 from resumable.backends.torch.map_style import stored_by
 from resumable.backends.torch.orders import FARTHEST, is_plain_batch_sampler
@@ -83,8 +83,8 @@ class CustomOrderBackend:
         self._order = UserOrder(loader, options)
         self._loader, self._options = loader, options
         self._batches: _Batches | None = None
-        if self._order.stateful:  # so a save requests no batch that a later change concerns
-            self.ended = lambda: self._batches is not None and self._batches.ended()
+        if self._order.stateful:
+            self.ended = self._is_over  # so a save requests no batch that a later change concerns
         self.length = length
         self.traits = Traits(
             hints=_HINTS,
@@ -159,6 +159,9 @@ class CustomOrderBackend:
     def close(self) -> None:
         """Stop the persistent workers."""
         self._engine.close()
+
+    def _is_over(self) -> bool:
+        return self._batches is not None and self._batches.ended()
 
     def _indices_before(self, step: int) -> list[Any] | None:
         return None if self._batches is None else self._batches.indices_before(step)
@@ -288,6 +291,7 @@ class UserOrder:
         self._next_epoch = 0
         self._first: Any = None  # the sampler's state before epoch 0
         self._sampler = self._copy()
+        self.length = length_or_none(self._user if batches is None else batches)  # which may compute the batches
         self._changes = Changes(self._user, loader.dataset) if self.is_copied else None
         self._copied = Changes(self._sampler, loader.dataset)
         self._state_owner = next((thing for thing in self._layers(self._sampler) if _has_state(thing)), None)
@@ -312,19 +316,13 @@ class UserOrder:
         batch = 0 if self._own_batches else self._batch_size or 1
         return {"order": qualname_of(type(self._user)), "batch": batch, "parameters": self._parameters}
 
-    @property
-    def length(self) -> int | None:
-        """Batches per epoch, if the sampler knows."""
-        batches = self._loader.batch_sampler
-        return length_or_none(self._user if batches is None else batches)
-
     def state(self, *, between: bool) -> Any:
         """Return a copy of the sampler's state, with what the loop has changed.
 
         Args:
             between: no epoch is being read.
         """
-        self._follow(begins=between)
+        self._follow(whole=between)
         return self._own_state()
 
     def _own_state(self) -> Any:
@@ -332,7 +330,7 @@ class UserOrder:
 
     def draw(self, epoch: int) -> Iterator[IndexBatch]:
         """Yield the batches of indices of an epoch."""
-        self._follow(begins=True)
+        self._follow(whole=True)
         self._keep_first()
         goes_on = self._next_epoch == epoch
         if self._state_owner is not None and epoch == 0 and not goes_on:
@@ -381,6 +379,7 @@ class UserOrder:
             looks = not self._lazy or (self.stateful and step + 1 >= (self.length or 0))
             following, later = draw() if looks else (None, None)
             ended = looks and following is None
+            self._lazy = self._lazy and (ended or not looks)  # it has more batches than its length says
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
             yield IndexBatch(
                 indices, sample_keys, batch_key, step, samples, later if ended else state, ended, not looks
@@ -399,25 +398,27 @@ class UserOrder:
         if self._next_epoch == 0 and self._first is None:
             self._first = self._own_state()
 
-    def _follow(self, *, begins: bool = False) -> None:
+    def _follow(self, *, whole: bool = False) -> None:
         """Bring what the loop has changed on its sampler to the copy.
 
         Args:
-            begins: whether an epoch starts: large values are compared as well.
+            whole: also compare large values, because no epoch is being read.
 
         Raises:
             UnsupportedError: batches were requested ahead without the change; or iterating changes the same attribute.
         """
-        if self._changes is None or not (found := self._changes.found(whole=begins)):
+        if self._changes is None or not (found := self._changes.found(whole=whole)):
             return
-        copied = self._copied.found(whole=begins)
+        copied = self._copied.found(whole=whole)
         for path, (before, now) in found.items():
             here = self._copied.content(path)
             if here == self._changes.content(path):
                 continue
-            if not (begins or self._lazy):
+            if not (whole or self._lazy):
                 raise _changed_ahead(self._user, path, before, now)
-            if path in copied and not (begins and self._epoch_aware()):
+            if path in copied and not (whole and self._epoch_aware()):
+                if before in UNSET:
+                    continue
                 raise _changed_twice(self._user, path, here, now)
             self._changes.bring(self._sampler, path)
         self._note()
