@@ -122,11 +122,15 @@ def test_a_right_program_is_not_warned(what: str) -> None:
 
 def test_a_dataset_that_holds_a_mixture_warns_when_it_is_wrapped() -> None:
     data = Holds(mixture())
-    for source in (DataLoader(data, batch_size=8, shuffle=True), data):
+    sources: list[tuple[Any, dict[str, Any]]] = [
+        (DataLoader(data, batch_size=8, shuffle=True), {}),
+        (data, {"batch_size": 8}),
+    ]
+    for source, options in sources:
         with pytest.warns(
             PromiseWarning, match=r"a Holds that holds a Mix as inner(.|\n)*self\.inner\.resumable_order"
         ):
-            resumable.wrap(source, **({} if source is not data else {"batch_size": 8}), seed=1)
+            resumable.wrap(source, **options, seed=1)
     with pytest.warns(PromiseWarning, match="the dataset of this ResumableSampler is a Holds that holds a Mix"):
         ResumableSampler(data, 1, 0)
 
@@ -155,8 +159,7 @@ def test_a_mixture_without_a_window_fits_the_batch_of_a_sampler(batch_size: int,
     assert len(sampler) == len(whole[0])
     sampler, states = make(), []
     for _ in range(2):
-        epoch = iter(sampler)
-        states += [(sampler.epoch, number, sampler.state_dict()) for number, _ in enumerate(epoch, start=1)]
+        states += [(sampler.epoch, number, sampler.state_dict()) for number, _ in enumerate(sampler, start=1)]
     for epoch, number, state in states[:: batch_size * 2]:
         for size in (batch_size, 2):
             if number % batch_size and size != batch_size:
