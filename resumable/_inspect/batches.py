@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import Columns, DataFingerprint
 from resumable._distribution import pip_install
+from resumable._fetch.indexed import by_epoch
 from resumable._fetch.order import Interleaved, Order
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import FoundState, find_states, history_of
+from resumable._introspection import ask
 from resumable._order.world import World
 from resumable.errors import (
     ConfigurationError,
@@ -56,7 +58,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         loader: the name or the path of the state, if the checkpoint contains several.
         order: the `order` passed to `wrap`; needed for one rank of a `DataLoader` that does not shuffle.
         source: the run's source, such as `Parquet`, `Packed` or a mixture. Its `locate` describes each sample in
-            `places`.
+            `places`. It also has what a state of a large mixture contains only as a digest.
 
     Raises:
         ConfigurationError: there is no such batch, rank or state.
@@ -70,7 +72,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     with open_checkpoint(path) as content:
         found = _choose(find_states(content.tree), loader, os.fspath(path))
         state = found.parse()
-    sampler = sampler_of(state)
+    sampler = sampler_of(state, source)
     cursor, plan = history_of(state).locate(epoch, step)
     if plan.finished(cursor):
         raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
@@ -212,8 +214,8 @@ def _notes(state: State) -> tuple[str, ...]:
     return tuple(notes)
 
 
-def sampler_of(state: State) -> Sampler:
-    """Return the sampler of a state.
+def sampler_of(state: State, source: Any = None) -> Sampler:
+    """Return the sampler of a state. What a state has only as a digest is taken from the source, if it is passed.
 
     Raises:
         UnsupportedError: the state does not contain everything that the order depends on.
@@ -242,9 +244,30 @@ def sampler_of(state: State) -> Sampler:
         raise StateFormatError(
             f"the state is damaged: its sampler is {spec}.\nIt does not define an order. Use another checkpoint."
         ) from error
+    if sampler is None and "subset" not in spec:
+        sampler = _from_source(source, spec)
     if sampler is None:
         raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_INSTEAD}")
     return _check(sampler, spec)
+
+
+def _from_source(source: Any, spec: Mapping[str, Any]) -> Sampler | None:
+    """Return the order of a mixture, or of a source in blocks; None if it does not determine this one.
+
+    Raises:
+        StateMismatchError: the state belongs to a different source.
+    """
+    if spec["name"] == "mixture-v1" and ask(type(source), "resumable_order") is not None:
+        made: Sampler = by_epoch(source.resumable_order(spec["seed"]).bound_as(spec), source)
+    elif spec["name"] == "blocks-v1" and hasattr(source, "sizes"):
+        made = Blocks(source.sizes, block=spec["block"], window=spec["window"], seed=spec["seed"])
+    else:
+        return None
+    found = made.spec()
+    for name in sorted({*found, *spec}):
+        if found.get(name) != spec.get(name):
+            raise StateMismatchError(_another(f"its {name} differ", spec.get(name), found.get(name)))
+    return made
 
 
 def _by_epoch(make: Callable[[Mapping[str, Any]], Sampler | None], spec: Mapping[str, Any]) -> Sampler | None:
@@ -273,7 +296,8 @@ def _check(sampler: Sampler, spec: Mapping[str, Any]) -> Sampler:
 
 _INSTEAD = (
     "In a script that wraps the same data, use loader.load_state_dict(state) and "
-    "loader.sample_indices(epoch=..., step=...), which read no data."
+    "loader.sample_indices(epoch=..., step=...), which read no data. For a mixture or blocks, the source is enough: "
+    "--source, or samples(..., source=...)."
 )
 _LACKS = {
     "weighted-v1": ("the weights", "weights"),

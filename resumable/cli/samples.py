@@ -16,8 +16,7 @@ if TYPE_CHECKING:
 __all__ = ["add_samples"]
 
 _EPILOG = """The order is computed from the state. No data is read, no code in the checkpoint runs, and no file is
-written, except the index of a shard in --tars that has none. Steps count from 0, with the global batch of the state,
-as in Loader.sample_indices.
+written, except the index of a shard in --tars that has none. Steps count from 0, as in Loader.sample_indices.
 
 exit status: 0, or 2 if there is no such batch, or the state does not determine its samples."""
 
@@ -42,7 +41,8 @@ def add_samples(commands: Any) -> None:
     what(
         "--source",
         metavar="SPEC",
-        help="script.py:name of a function that returns the run's source or loader, to describe each sample",
+        help="script.py:name of a function that returns the run's source or loader, to describe each sample; a large "
+        "mixture needs it",
     )
     add("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_show)

@@ -213,13 +213,13 @@ class Mixture:
                 told.append(f"the source {name!r} " + ("is missing" if now is None else "has different samples"))
         phases, own = (dict(one._mixed.phases) for one in (former, self))  # noqa: SLF001  # the same
         for start in sorted({*phases, *own}):
-            before, now = (
+            then, shares = (
                 {name: share for name, share in zip(one.names, some.get(start, ()), strict=False) if share}
                 for one, some in ((former, phases), (self, own))
             )
-            if before != now:
-                shares = ", ".join(f"{name} {share:g}" for name, share in now.items())
-                told.append(f"from sample {start} on: {shares or 'no change of the weights'}")
+            if then != shares:
+                words = ", ".join(f"{name} {share:g}" for name, share in shares.items())
+                told.append(f"from sample {start} on: {words or 'no change of the weights'}")
         if former.length != self.length:
             told.append(f"an epoch has {self.length} samples, not {former.length}")
         return "; ".join(told)

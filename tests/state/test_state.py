@@ -200,7 +200,7 @@ def test_so_is_a_field_of_format_1() -> None:
 def test_what_a_trainer_keeps_next_to_a_state_is_its_own() -> None:
     loader = MAKERS["list"]()
     batches = [loader.state_dict() for _ in loader]
-    checkpoint = {"format": 9, "epoch": 3, "loader": batches[1], "rng": {}}
+    checkpoint: dict[str, Any] = {"format": 9, "epoch": 3, "loader": batches[1], "rng": {}}
     loader.load_state_dict(checkpoint["loader"])
     assert loader.cursor.step == 2
     with pytest.raises(StateFormatError, match=r"the state has epoch(.|\n)*keep it next to the state"):

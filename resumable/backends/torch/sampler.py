@@ -118,10 +118,16 @@ class ResumableSampler(DistributedSampler[int]):
         self._per_rank = check_count("batch_size", batch_size, "It counts samples per rank and step.")
         global_batch = self._per_rank * self._world.size
         self._resolution = SamplerResolution(by_epoch(self.given, dataset), partial(int, global_batch))
-        self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")
+        self._fit(global_batch)
+        self._pass = _Pass(Cursor())
+        if sampler is not None and ask(type(dataset), "resumable_order") is not None:
+            dataset.is_ordered = True
+
+    def _fit(self, global_batch: int) -> None:
+        """Divide the order, whose length may depend on the global batch, into steps."""
+        self._schedule = Schedule(self.order.length, global_batch, "drop" if self.drop_last else "pad")
         self.num_samples = self._schedule.total(Cursor()) * self._per_rank
         self.total_size = self.num_samples * self._world.size
-        self._pass = _Pass(Cursor())
 
     @property
     def order(self) -> Sampler:
@@ -204,6 +210,7 @@ class ResumableSampler(DistributedSampler[int]):
         check_same(state.fingerprint, own, strict=strict)
         self._check_within(state)
         self._resolution.adopt(state)
+        self._fit(self._schedule.global_batch)
         self._pass = _Pass(state.cursor, state.within)
         self.epoch = state.cursor.epoch + self._schedule.finished(state.cursor)
 
