@@ -10,7 +10,7 @@ import os
 import sys
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TextIO
 
 from resumable._distribution import pip_install
 from resumable._selfcheck.scripts import loading, raised
@@ -21,7 +21,19 @@ if TYPE_CHECKING:
     from typing import NoReturn
 
 
-__all__ = ["Help", "Page", "Parser", "clean", "columns", "cut", "in_bytes", "print_json", "users_function", "wrapped"]
+__all__ = [
+    "Help",
+    "Page",
+    "Parser",
+    "clean",
+    "columns",
+    "cut",
+    "in_bytes",
+    "print_json",
+    "undiverted",
+    "users_function",
+    "wrapped",
+]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
@@ -212,6 +224,22 @@ def users_function(spec: str, words: Sequence[str]) -> Iterator[Callable[[], Any
         raise
     except (Exception, SystemExit) as error:
         raise ConfigurationError(raised("the command", error)) from error
+
+
+@contextlib.contextmanager
+def undiverted() -> Iterator[TextIO]:
+    """Yield standard output as it is now, which stays that while a user's code runs."""
+    try:
+        number = os.dup(sys.stdout.fileno())
+    except (OSError, ValueError):  # it is no file
+        yield sys.stdout
+        return
+    stream = os.fdopen(number, "w", encoding="utf-8")
+    try:
+        yield stream
+    finally:
+        with contextlib.suppress(BrokenPipeError):
+            stream.close()
 
 
 @contextlib.contextmanager
