@@ -9,6 +9,7 @@ import time
 from pathlib import Path
 from textwrap import dedent
 from typing import TYPE_CHECKING, Any
+from xml.etree import ElementTree as ET
 
 import programs
 import pytest
@@ -135,16 +136,19 @@ def test_a_run_that_resumes_is_checked_from_there() -> None:
     assert report.loaders[0].read == "15 batches, from epoch 4, step 3 to epoch 6, step 1"
 
 
-def test_batches_are_counted_as_the_user_counts_them_and_workers_read() -> None:
+@pytest.mark.parametrize("workers", [0, 1])
+def test_batches_of_torch_are_counted_as_the_user_counts_them(workers: int) -> None:
     report, _ = checked(
         """
+        import sys
         import torch
         from torch.utils.data import DataLoader, IterableDataset
         import resumable
 
         class Numbers(IterableDataset):
             def __iter__(self):
-                yield from (torch.rand(2) + number for number in range(30))
+                for number in range(30):
+                    yield torch.ones(400, 400).exp().sum() + number
 
         class Noise(torch.utils.data.Dataset):
             def __len__(self):
@@ -152,18 +156,20 @@ def test_batches_are_counted_as_the_user_counts_them_and_workers_read() -> None:
             def __getitem__(self, index):
                 return torch.rand(2) + index
 
-        def main():
+        def main(args):
             torch.manual_seed(7)
-            torch.nn.Linear(2000, 2000)(torch.ones(2000, 2000)).sum().backward()  # threads that a copy would miss
+            torch.set_num_threads(2)
+            torch.ones(400, 400).exp().sum()  # starts a thread, which a fork does not have
             evaluated = resumable.wrap(DataLoader(Noise(), batch_size=4), evaluation=True)
             for batch in evaluated:
                 break
-            loader = resumable.wrap(DataLoader(Numbers(), batch_size=10, num_workers=1))
+            loader = resumable.wrap(DataLoader(Numbers(), batch_size=10, num_workers=args))
             for batch in loader.steps(100):
                 pass
         if __name__ == "__main__":
-            main()
+            main(int(sys.argv[1]))
         """,
+        str(workers),
         seconds=300,
     )
     assert report.ok, str(report)
@@ -201,6 +207,17 @@ def test_the_command_prints_each_result_and_the_verdict(
     assert found, out
     assert out.count("PASSED  ") == int(found[1])
     assert abs(float(found[2]) - took) < 1
+    Path("wrong.py").write_text("import programs\nfor batch in programs.counting(): pass\n")
+    assert main(["check", "--junit", "ci/check.xml", "--", sys.executable, "wrong.py"]) == 1
+    out, _ = capfd.readouterr()
+    assert out.splitlines()[-1].startswith("FAILED: ")
+    (suite,) = ET.parse("ci/check.xml").getroot()  # noqa: S314  # our own file
+    assert int(suite.get("tests", "")) == len(suite) > int(suite.get("failures", "")) > 0
+    cases = {case.get("name"): case for case in suite}
+    failure = cases["stopped after the first batch"].find("failure")
+    assert failure is not None
+    assert "a counter of the dataset" in (failure.text or "")
+    assert len(suite.findall("testcase/failure")) == out.count("\nFAILED  ")
     monkeypatch.setenv("WORLD_SIZE", "2")
     monkeypatch.setenv("RANK", "1")
     assert main(["check", "--", sys.executable, "train.py", "--word", "cat"]) == 2
