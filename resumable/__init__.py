@@ -81,7 +81,7 @@ __all__ = [
     "wrap",
 ]
 
-_LAZY = {  # every name, so the command line starts at once
+_LAZY = {  # every name, which keeps the command line fast
     **dict.fromkeys(("IndexedBackend", "ReplayBackend", "Request", "SnapshotBackend", "Traits"), "resumable.protocols"),
     "Cursor": "resumable._order.cursor",
     "Epoch": "resumable.loader.iterators",

@@ -30,7 +30,10 @@ _CODE = (
 class Target(Protocol):
     """Starts processes that have the loaders."""
 
-    patience: float
+    @property
+    def patience(self) -> float:
+        """Seconds granted to a process in addition to its time limit."""
+        ...
 
     def start(self, folder: Path, jobs: list[Job], seconds: float, **options: Any) -> subprocess.Popen[bytes]:
         """Start one.

@@ -147,10 +147,10 @@ class _Check:
                 ]
                 for key, some in parts.items()
             }
-            for key, some in runs.items():
-                self._note(key, self._first(tried[key][0], some[0]))
-            for key, some in runs.items():
-                self._note(key, self._rest(tried[key], some, differs=self._found[key][0].kept is False))
+            for key, ran in runs.items():
+                self._note(key, self._first(tried[key][0], ran[0]))
+            for key, ran in runs.items():
+                self._note(key, self._rest(tried[key], ran, differs=self._found[key][0].kept is False))
             for key in runs:
                 self._note(key, across.trials(key, self._found[key]))
         return tuple(replace(heads[key], trials=tuple(self._found[key])) for key in heads)

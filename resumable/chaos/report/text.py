@@ -24,13 +24,15 @@ __all__ = [
     "Line",
     "Row",
     "as_ranges",
+    "describe_differences",
     "describe_result",
     "describe_violations",
     "make_rows",
     "make_summary",
     "make_table",
     "make_timeline",
-    "name_kept",
+    "name_step",
+    "shorten",
     "tell",
     "tell_lines",
     "told",
@@ -69,8 +71,8 @@ def _tell_case(outcome: Outcome) -> str:
 
 def describe_violations(outcome: Outcome) -> str:
     """Describe the likely cause, the broken promises, and what differs."""
-    lines = [f"{name}: {_shorten(text)}" for name, text in outcome.violations.items()]
-    return "\n".join([*_describe_cause(outcome.diagnosis), *lines, *_describe_differences(outcome.diagnosis)])
+    lines = [f"{name}: {shorten(text)}" for name, text in outcome.violations.items()]
+    return "\n".join([*_describe_cause(outcome.diagnosis), *lines, *describe_differences(outcome.diagnosis)])
 
 
 def _describe_cause(found: Diagnosis) -> Iterator[str]:
@@ -80,7 +82,8 @@ def _describe_cause(found: Diagnosis) -> Iterator[str]:
         yield f"tried: {found.trial}"
 
 
-def _describe_differences(found: Diagnosis) -> Iterator[str]:
+def describe_differences(found: Diagnosis) -> Iterator[str]:
+    """Describe which parts and files differ, and which are equal."""
     if found.differing:
         yield f"differ: {_few(_name_part(found, path) for path in found.differing)}"
     if found.files:
@@ -97,7 +100,8 @@ def _name_part(found: Diagnosis, path: str) -> str:
     return f"{path} ({'; '.join(words)})" if words else path
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return the first line of a text, and the end of the others, which a process printed."""
     first, *lines = text.rstrip().split("\n")
     left_out = ["  ..."] if len(lines) > _LINES else []
     return "\n".join([first, *left_out, *(f"  {line}" for line in lines[-_LINES:])])
@@ -246,16 +250,12 @@ def describe_result(report: Results) -> str:
     """Describe the result in one line, and what was compared in another."""
     count, failed = len(report.outcomes), len(report.failed)
     cases = f"{count} case" + "s" * (count != 1)
-    result = f"a promise was broken in {failed} of {cases}" if failed else f"{name_kept(report)} in {cases}"
+    kept = "every promise was kept" if report.ok else "every promise that could be compared was kept"
+    result = f"a promise was broken in {failed} of {cases}" if failed else f"{kept} in {cases}"
     word = "FAILED" if failed else "PASSED" if report.ok else "WARNING"
     if missed := sum(not outcome.reached for outcome in report.outcomes):
         result += f"; {missed} of {cases} did not reach the fault, which proves nothing"
     return f"{word}: {result}. Seed {report.seed}, {report.seconds:.0f} s.\n{report.coverage}"
-
-
-def name_kept(report: Results) -> str:
-    """Return the result of a campaign without broken promises."""
-    return "every promise was kept" if report.ok else "every promise that could be compared was kept"
 
 
 # The history of a rank in one launch of the command, for texts and pictures.
