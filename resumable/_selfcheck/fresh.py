@@ -39,7 +39,7 @@ class Target(Protocol):
         """Start one.
 
         Args:
-            folder: where the process writes the file `read`.
+            folder: for the file `read`, which the process writes.
             jobs: what to read.
             seconds: time limit of its loops.
             options: of `Popen`, with a part of the environment.

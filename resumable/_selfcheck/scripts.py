@@ -273,7 +273,7 @@ class Makes(Protocol):
     """Makes fresh loaders, as often as needed."""
 
     def all(self) -> dict[str, Loader]:
-        """Return all loaders, by their keys."""
+        """Return all loaders, each with its key."""
         ...
 
     def loader(
@@ -283,7 +283,7 @@ class Makes(Protocol):
         ...
 
     def apart(self, run: Callable[[], T]) -> T:
-        """Run a function that makes loaders and reads them, so that no later one is affected."""
+        """Run a function that makes loaders and reads them, without an effect on later ones."""
         ...
 
 

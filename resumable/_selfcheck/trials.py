@@ -66,7 +66,7 @@ class Heard(NamedTuple):
 
 
 def _ignore(_: Heard) -> None:
-    """Tell nobody."""
+    """Tell no one."""
 
 
 def check(

@@ -51,7 +51,7 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
     states, more = cut(found.states, _MOST, whole=given.all)
     for state in states:
         page.text("", f"Loader state at {state.where or 'the top level'}")
-        page.facts(_facts(state, whole=given.all))
+        page.pairs(_facts(state, whole=given.all))
     if more or not found.states:
         page.text("", more or "It contains no state of a Loader.")
     if any(part.name for part in found.parts) and not any(not state.where for state in found.states):

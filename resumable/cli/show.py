@@ -33,7 +33,7 @@ _THOUSAND = 1000
 
 
 class Page:
-    """Prints text, facts and tables. Control characters are escaped, and no cell of a table is folded."""
+    """Prints text, pairs and tables. Control characters are escaped, and no cell of a table is folded."""
 
     def text(self, *lines: str) -> None:
         """Print lines of text."""
@@ -59,11 +59,11 @@ class Page:
         ]
         _write("\n".join([lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]) + "\n")
 
-    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+    def pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Print names and values, one pair per line."""
-        facts = [(name, clean(str(value))) for name, value in pairs]
-        width = max(len(name) for name, _ in facts)
-        for name, value in facts:
+        cleaned = [(name, clean(str(value))) for name, value in pairs]
+        width = max(len(name) for name, _ in cleaned)
+        for name, value in cleaned:
             lines = wrapped(value, max(columns() - width - 4, _LEAST)).split("\n")
             _write("".join(f"  {key:<{width}}  {line}\n" for key, line in zip_longest([name], lines, fillvalue="")))
 
@@ -119,7 +119,7 @@ def wrapped(text: str, width: int | None = None, *, spared: bool = False) -> str
 
     Args:
         text: lines, with their indentation.
-        width: number of columns; by default those of all output.
+        width: number of columns; by default `columns()`.
         spared: do not fold lines that start with a space, such as a command to be copied.
     """
     most = width or columns()
@@ -151,7 +151,7 @@ def as_error(message: str) -> str:
 
 
 def _labeled(label: str, text: str) -> str:
-    """Fold a line behind a label, which is never alone on its line."""
+    """Fold a line after a label, which is never alone on its line."""
     return f"{label}: {wrapped(text, columns() - len(label) - 2)}"
 
 

@@ -38,10 +38,10 @@ def users_function(spec: str, words: Sequence[str]) -> Iterator[Callable[[], Any
 
 @contextlib.contextmanager
 def undiverted() -> Iterator[TextIO]:
-    """Yield standard output as it is now, which stays that while a user's code runs."""
+    """Yield standard output, which a later diversion does not affect."""
     try:
         number = os.dup(sys.stdout.fileno())
-    except (OSError, ValueError):  # it is no file
+    except (OSError, ValueError):  # not a file
         yield sys.stdout
         return
     stream = os.fdopen(number, "w", encoding="utf-8")

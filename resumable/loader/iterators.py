@@ -625,7 +625,7 @@ _expected = False  # a check reads the same stream again and again
 
 @contextmanager
 def twins_expected() -> Iterator[None]:
-    """Do not look for twins meanwhile; for checks, which read the same stream again and again."""
+    """Do not warn about twins meanwhile; for checks, which read the same stream repeatedly."""
     global _expected  # noqa: PLW0603  # for all loaders of the process
     before, _expected = _expected, True
     try:
