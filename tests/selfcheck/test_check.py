@@ -268,7 +268,7 @@ def test_what_cannot_be_checked_is_refused(make: Any, error: type[Exception], ma
         ("no_such.module:make", "there is no module 'no_such'"),
         ("script.py:missing", "script.py has no attribute 'missing'(?s:.*)It has make"),
         ("bad.py:make", r"exited while it was imported \(status 3\)(?s:.*)__main__"),
-        ("needs.py:make", r"exited while it was imported \(status 2\)\.\nNothing was checked(?s:.*) -- "),
+        ("needs.py:make", r"exited while it was imported \(status 2\)\.\nhint: Nothing was checked(?s:.*) -- "),
         ("package/train.py:make", "Pass its module instead: package.train:make"),
         ("late.py:make", "raised SystemExit"),
     ],
