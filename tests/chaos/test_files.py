@@ -372,7 +372,7 @@ def test_program_that_saves_no_model(capsys: pytest.CaptureFixture[str], monkeyp
     words = [sys.executable, str(SCRIPTS / "data_state_loop.py")]
     assert main(["chaos", "run", "--points", "1", "--preload", "torch", "--", *words]) == 3
     printed = capsys.readouterr().out
-    assert "Every promise that could be compared was kept in 1 case." in printed
+    assert "WARNING: every promise that could be compared was kept in 1 case." in printed
     assert (
         "Compared: order and batches of 1 loader; every save to 1 file; 1 file at the end. Not compared: the" in printed
     )
