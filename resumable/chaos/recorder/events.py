@@ -28,10 +28,10 @@ model      elements                                   number of parameters that 
 weights    digest, lost                               of the final weights
 fire       fault                                      number of the fault that happens now
 
-Events about paths outside the case are in separate files, `outside-*.jsonl`, with fewer fields:
+Events about files are in separate files, `files-*.jsonl`, with fewer fields:
 
-written    path                                       a folder that was written to, redirected into the case
-read       path                                       a file that `torch.load` read
+read       path                                       a file outside the case that `torch.load` read
+appended   path                                       a file that was opened to append
 in place   path, over                                 a file was written under its final name, or over an older one
 read in place path                                    a file that an earlier launch wrote in place was read
 refused    why                                        the process ended itself

@@ -296,12 +296,14 @@ class Left(NamedTuple):
         ignored: names of files that the user excluded.
         damaged: names of files that were damaged or removed on purpose, and not written again.
         unlike: names of files that only one of two baseline runs left, with `#` for every number.
+        records: names of files that were opened to append and have no values, as logs; they are not compared.
     """
 
     files: dict[str, dict[str, str]]
     ignored: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
 
 
 @dataclass
@@ -318,8 +320,8 @@ class Attempt:
         orphans: processes that outlived it.
         unloadable: committed checkpoints that cannot be loaded after it, in words.
         output: the end of its output.
-        written: original paths of files redirected into the case's directory.
         read: files outside the directory that `torch.load` read.
+        appended: files of the case that were opened to append, as logs are.
         in_place: files of the case that were written in place, by their paths in it.
         read_in_place: time of the first read of each file that an earlier launch wrote in place.
         refused: why a process ended itself before causing damage.
@@ -337,8 +339,8 @@ class Attempt:
     orphans: list[int] = field(default_factory=list)
     unloadable: list[str] = field(default_factory=list)
     output: str = ""
-    written: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
+    appended: set[str] = field(default_factory=set)
     in_place: dict[str, InPlace] = field(default_factory=dict)
     read_in_place: dict[str, float] = field(default_factory=dict)
     refused: str = ""
@@ -389,8 +391,8 @@ def read_attempts(directory: Path, number: int, launch: int | None = None) -> li
         _read_attempt(Attempt(one, launch=launch, restarts=restarts), sorted(ledgers[restarts]))
         for one, restarts in enumerate(sorted(ledgers), start=number)
     ] or [Attempt(number, launch=launch)]
-    for path in directory.glob("outside-*.jsonl"):
-        _add_outside(attempts[-1], path)
+    for path in directory.glob("files-*.jsonl"):
+        _add_files(attempts[-1], path)
     return attempts
 
 
@@ -414,7 +416,7 @@ def _read_attempt(attempt: Attempt, ledgers: list[_Ledger]) -> Attempt:
     return attempt
 
 
-def _add_outside(attempt: Attempt, path: Path) -> None:
+def _add_files(attempt: Attempt, path: Path) -> None:
     for event in read_events(path)[0]:
         if event["kind"] == "refused":
             attempt.refused = attempt.refused or event["why"]
@@ -425,5 +427,7 @@ def _add_outside(attempt: Attempt, path: Path) -> None:
         elif event["kind"] == "read in place":
             first = attempt.read_in_place.get(event["path"], event["time"])
             attempt.read_in_place[event["path"]] = min(first, event["time"])
+        elif event["kind"] == "appended":
+            attempt.appended.add(event["path"])
         else:
-            (attempt.written if event["kind"] == "written" else attempt.read).add(event["path"])
+            attempt.read.add(event["path"])

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 import gc
+import os
 import random
 import sys
 from contextlib import suppress
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
@@ -15,7 +15,7 @@ from resumable._content import digest_of
 from resumable._inspect.states import find_states
 from resumable._order.world import World
 from resumable.chaos.digests import digest_samples, digest_weights, is_lost, parts_of
-from resumable.chaos.recorder.overlay import STATE
+from resumable.chaos.recorder.guard import GUARD
 from resumable.chaos.recorder.saves import name_of, plain, series_of, step_in, without_states
 
 if TYPE_CHECKING:
@@ -91,21 +91,13 @@ def _said(state: Any) -> Any:
 
 
 def _root(store: Any) -> str:
-    return str(store.root) if "://" in store.root else _written(store.root)
-
-
-def _written(path: Any) -> str:
-    """Return the actual path of a file, which may be redirected into the case."""
-    view = STATE.view
-    return str(Path(path).absolute()) if view is None else view.written(view.find(path).real)
+    return str(store.root) if "://" in store.root else os.path.realpath(store.root)
 
 
 def _about(store: Any, step: int | None) -> dict[str, Any]:
     """Return the root of a store, and its name, which is the same in each case."""
-    root, view = _root(store), STATE.view
-    case = "" if view is None else f"{view.case}/"
-    name = root.removeprefix(case).removeprefix("work/") if case else root
-    return {"root": root, "store": name, "step": step}
+    root = _root(store)
+    return {"root": root, "store": root if "://" in root else GUARD.name(root), "step": step}
 
 
 def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
@@ -138,7 +130,7 @@ def _in(content: Any) -> dict[str, Any]:
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
-    return {"kind": "file", "path": _written(path)}
+    return {"kind": "file", "path": os.path.realpath(path)}
 
 
 def _note_trainer_save(_: Numbers, __: str, trainer: Any, part: Any) -> dict[str, Any]:
