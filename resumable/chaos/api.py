@@ -68,7 +68,7 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
     Args:
         command: its words. Each case runs in its own mirror of the current directory, without the checkpoints of
             earlier runs: relative inputs are found, and new files stay in the case. `{dir}` is replaced with the path
-            of the mirror. A write anywhere else is refused.
+            of the mirror. A write anywhere else is rejected.
         faults: kinds of faults, from `resumable.chaos.FAULTS`. None for `kill`, and `worker-kill` if there are workers.
         points: number of failpoints per kind of fault; "all" for every one. None for as many cases as take a few
             minutes, with at least one of each type; with `mtbf`, for none.

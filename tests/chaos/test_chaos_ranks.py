@@ -100,6 +100,18 @@ def test_a_kill_of_a_rank_or_of_the_agent_breaks_no_promise(target: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "cause"), [("--one-generator", "generators of other ranks"), ("--own-generators", "")]
+)
+def test_each_rank_needs_the_state_of_its_generator(option: str, cause: str) -> None:
+    found = run_one(Fault("kill", 24, target="all"), words(option))
+    assert found.resumed == 1
+    assert found.ok is (not cause), found.violations
+    assert found.diagnosis.cause == cause, found.diagnosis
+    assert "the state of the RNG numpy of rank 1 differs" in found.diagnosis.text or not cause
+
+
+@pytest.mark.slow
 def test_agent_restarts_are_judged_together() -> None:
     """An agent that restarts its ranks is judged over all their starts.
 

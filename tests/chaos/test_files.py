@@ -342,7 +342,7 @@ def test_what_only_the_files_show_is_found(bug: str, words: str, run: Callable[[
         assert re.match(words, found.violations["same files"])
         assert "files that differ: " in describe_violations(found)
     if bug == "average":
-        assert "average in checkpoint.json differs first: it is probably not restored" in found.diagnosis.text
+        assert "average in checkpoint.json differs first: possibly, it is not restored" in found.diagnosis.text
         assert found.diagnosis.as_dict()["files"] == ["checkpoint.json (average)", "export.npz (average)"]
 
 

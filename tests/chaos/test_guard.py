@@ -82,6 +82,7 @@ def fill(project: Path, outside: Path) -> None:
         (project / "many" / f"{number:04}").write_text(str(number))
     (project / "linked").symlink_to(outside / "a")
     (project / "file").symlink_to("data/small")
+    (project / "itself").symlink_to("itself")
     for path in sorted(project.rglob("*")):
         os.utime(path, (OLD, OLD), follow_symlinks=False)
 

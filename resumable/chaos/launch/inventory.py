@@ -351,7 +351,7 @@ def _last_line(path: Path) -> str:
 
 
 def _without_times(values: dict[str, Any]) -> dict[str, Any]:
-    """Leave out what is a time by its name or its form: it may be equal in two runs by chance."""
+    """Leave out times, judged from name and form: two runs may happen to have equal ones."""
     return {
         name: value
         for name, value in values.items()

@@ -1,4 +1,4 @@
-"""The working folder of a case: a mirror of the folder in which the command was given.
+"""The working folder of a case: a mirror of the current folder.
 
 A program finds its relative inputs there, and whatever it writes stays in the case. Folders are real, small files are
 copies, and large files and folders are links, which the guard replaces with copies when the program changes them.
@@ -41,11 +41,11 @@ _NEXT_TO_IT = {"work", "replay", "case.json", "left.json"}  # names in a case
 
 
 class Mirror:
-    """What a folder contains, as noted once for all cases.
+    """The content of a folder, noted once for all cases.
 
     Args:
         project: the folder.
-        without: a folder that is left out: that of the chaos run.
+        without: the folder of the chaos run, which is left out.
 
     Attributes:
         left_out: files and folders of an earlier run that are not mirrored.
@@ -55,7 +55,7 @@ class Mirror:
         self.project = project.resolve()
         self.left_out: list[str] = []
         self._without = None if without is None else without.resolve()
-        self._folders: list[str] = []
+        self._folders: list[str] = []  # paths relative to the folder, here and below
         self._copies: dict[str, tuple[int, int]] = {}  # modification time and size of each copied file
         self._links: list[str] = []
         self._inner: dict[str, str] = {}  # links within the folder, and where they lead
@@ -98,9 +98,14 @@ class Mirror:
         names = {entry.name for entry in found}
         if "pyvenv.cfg" in names:
             return []
-        return [
-            entry for entry in found if entry.name not in _TOOLS and Path(os.path.realpath(entry.path)) != self._without
-        ]
+        return [entry for entry in found if entry.name not in _TOOLS and self._is_mirrored(entry)]
+
+    def _is_mirrored(self, entry: os.DirEntry[str]) -> bool:
+        try:
+            entry.is_dir()
+        except OSError:  # a link to itself
+            return False
+        return Path(os.path.realpath(entry.path)) != self._without
 
     def _without_states(self, place: str, entries: list[os.DirEntry[str]]) -> list[os.DirEntry[str]]:
         """Return the entries of a folder; of one with a checkpoint of an earlier run, only its folders."""
@@ -119,7 +124,7 @@ class Mirror:
         self.left_out.append(place)
         folders = [entry for entry in entries if entry.is_dir()]
         if not folders and any(letter.isdigit() for letter in Path(place).name):
-            self._folders.remove(place)  # by whose name a program would find a checkpoint
+            self._folders.remove(place)  # a program may search for such a name
         return folders
 
     def build(self, work: Path) -> None:
@@ -138,7 +143,7 @@ class Mirror:
             (work / name).symlink_to(os.path.realpath(self.project / name))
         for name, target in self._inner.items():
             (work / name).symlink_to(work / target)
-        for path in self._siblings():  # so that `../data` is found
+        for path in self._siblings():  # `../data` exists next to the mirror
             with suppress(OSError):
                 (work.parent / path.name).symlink_to(path)
 
@@ -157,7 +162,7 @@ class Mirror:
         return {work / name: stamp for name, stamp in self._copies.items()}
 
     def path(self, word: str, work: Path) -> str:
-        """Return a word of the command, with a path in the project replaced by the path in its mirror.
+        """Return a word of the command, with a path in the project replaced with the path in its mirror.
 
         Relative paths that lead out of the project become absolute.
         """

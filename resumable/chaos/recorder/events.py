@@ -6,7 +6,8 @@ wrapped                                               a loader was created
 point                                                 a failpoint without further fields
 fetch      loader                                     a batch is about to be read
 batch      loader, epoch, position, step, acked,      a batch was delivered; whether by a loader for evaluation
-           evaluation, indices (or null), digests
+           evaluation, indices (or null), digests,
+           generators, line, indexed                  by which loop of the program, and whether by `enumerate`
 ack        loader, epoch, position, step              the acknowledged position
 state      loader, epoch, position, step, says        the position at which a state was saved, and the one in the state
 load       loader, says                               the position in a state that is about to be loaded

@@ -68,6 +68,8 @@ class RankLog:
         parts: of each checkpoint of a store, by its name and step; one entry for each time that it was saved.
         generators: digests of the global RNGs when a checkpoint was saved, by store and step.
         held: positions of the loaders in the latest save of each checkpoint, by store and step.
+        drawn: digests of the global RNGs when a batch was delivered, by loader and position.
+        loops: line of the program's loop to which a batch was delivered, and whether it counts with `enumerate`.
         updates: first steps of optimizers after a checkpoint was saved or restored.
         restored: root and step of each checkpoint that a store returned.
         resumed: the same with the names of the stores, if there was a checkpoint.
@@ -104,6 +106,8 @@ class RankLog:
     parts: dict[Save, list[dict[str, str]]] = field(default_factory=dict)
     generators: dict[Save, dict[str, str]] = field(default_factory=dict)
     held: dict[Save, tuple[StepRef, ...]] = field(default_factory=dict)
+    drawn: dict[tuple[int, StepRef], dict[str, str]] = field(default_factory=dict)
+    loops: dict[tuple[int, StepRef], tuple[str, bool]] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     restored: list[tuple[str, int | None]] = field(default_factory=list)
     resumed: list[Save] = field(default_factory=list)
@@ -161,6 +165,8 @@ class RankLog:
         self.begun.setdefault(loader, StepRef(place.epoch, place.step - 1))
         indices = None if event["indices"] is None else tuple(event["indices"])
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
+        self.drawn[loader, place] = event.get("generators", {})
+        self.loops[loader, place] = event.get("line", ""), event.get("indexed", False)
         if event["acked"]:
             self.acked[loader] = place
         if event.get("evaluation"):  # missing in older records

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import gc
+import linecache
 import os
 import random
+import re
 import sys
 from contextlib import suppress
+from hashlib import blake2b
+from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from resumable._content import digest_of
 from resumable._inspect.states import find_states
 from resumable._order.world import World
 from resumable.chaos.digests import digest_samples, digest_weights, is_lost, parts_of
 from resumable.chaos.recorder.guard import GUARD
-from resumable.chaos.recorder.saves import name_of, plain, series_of, step_in, without_states
+from resumable.chaos.recorder.guard.files import find_line
+from resumable.chaos.recorder.saves import is_in_order, name_of, plain, series_of, step_in, without_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 __all__ = ["NOTES", "Updates", "count_trained", "generators", "note_point"]
+
+
+_FOR, _ENUMERATE = re.compile(r"\bfor\b"), re.compile(r"(?<![.\w])enumerate\(")
 
 
 class Numbers(Protocol):
@@ -53,7 +60,16 @@ def _note_batch(numbers: Numbers, _: str, loader: Any, batch: Any) -> dict[str, 
         "evaluation": loader.evaluation,
         "indices": _indices(loader),
         "digests": digest_samples(batch),
+        **(_about_the_loop() if is_in_order() else {}),
     }
+
+
+def _about_the_loop() -> dict[str, Any]:
+    """Return digests of the RNGs, the line of the program's loop, and whether it counts with `enumerate`."""
+    file, number = find_line()
+    text = linecache.getline(file, number)
+    line = f"{Path(file).name}, line {number}" if _FOR.search(text) else ""
+    return {"generators": generators(), "line": line, "indexed": _ENUMERATE.search(text) is not None}
 
 
 def _indices(loader: Any) -> list[Any] | None:
@@ -183,13 +199,18 @@ NOTES: dict[str, Any] = {
 # model at all.
 
 
+def _numpy_state() -> bytes:
+    _, key, *rest = np.random.get_state()  # noqa: NPY002  # the global one
+    return np.asarray(key).tobytes() + repr(rest).encode()
+
+
 def generators() -> dict[str, str]:
     """Return a digest of each global generator."""
-    states: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}  # noqa: NPY002  # the global one
+    states = {"python": repr(random.getstate()).encode(), "numpy": _numpy_state()}
     torch = sys.modules.get("torch")
     if torch is not None:
-        states["torch"] = torch.get_rng_state()
-    return {name: digest_of(state) for name, state in states.items()}
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in states.items()}
 
 
 def count_trained() -> int | None:

@@ -89,7 +89,7 @@ MEMORY = _Memory()
 
 
 class Saves:
-    """Handles the files that this process saves, renames and loads, as reported by the guard.
+    """Handles the files that this process saves, renames and loads, as the guard reports them.
 
     Args:
         agent: of this process.

@@ -1,13 +1,13 @@
-"""Keeps each process of a command in its case: a write anywhere else is refused before the first byte.
+"""Keeps each process of a command in its case: a write anywhere else is rejected before the first byte.
 
-The case's `work` folder mirrors the folder in which the command was given (`launch/mirror.py`): folders are real, small
+The case's `work` folder mirrors the current folder (`launch/mirror.py`): folders are real, small
 files are copies, and large files and folders are links. Python announces each call that changes a file to
 `sys.addaudithook`, no matter which module makes it. The hook lets a call pass if it changes something in the case, in a
 cache or in the case's folder for temporary files; it replaces a link of the mirror with a copy first. Any other call
-ends the process, and the chaos run reports the path and what helps. Writers that announce nothing are guarded by name
-(`writers.py`).
+ends the process, and the chaos run reports the path and what helps. Writers that announce nothing are
+wrapped (`writers.py`).
 
-Not seen are programs other than Python, and libraries that write in C, C++ or Rust and are not guarded by name.
+Not seen are programs other than Python, and libraries that write in C, C++ or Rust and are not wrapped.
 
 Nothing here may import `resumable`: the guard is loaded before the first line of every Python process of the command
 (`startup/sitecustomize.py`). So names are imported from modules, and no modules from packages, because Python would

@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
     from typing import NoReturn
 
-__all__ = ["GUARD", "REFUSED", "WRITING", "hear"]
+__all__ = ["GUARD", "REFUSED", "WRITING", "find_line", "hear"]
 
 REFUSED = 78  # exit status of a process that was stopped: EX_CONFIG
 WRITING = posix.O_WRONLY | posix.O_RDWR | posix.O_CREAT | posix.O_TRUNC | posix.O_APPEND
@@ -27,6 +27,7 @@ _CACHES = (
     *("XDG_CACHE_HOME", "HF_HOME", "TORCH_HOME", "TMPDIR"),
     *("NUMBA_CACHE_DIR", "TORCHINDUCTOR_CACHE_DIR", "TRITON_CACHE_DIR", "PYTHONPYCACHEPREFIX"),
 )
+_LIBRARIES = (os.path.abspath(__file__).partition("/chaos/recorder/guard/")[0], f"{sys.base_prefix}/lib")
 _CODE = (".py", ".pyc", ".so")
 _MOST = 1000  # files that a process records
 
@@ -40,7 +41,7 @@ class Guard:
     """The guard of this process.
 
     Attributes:
-        active: whether a plan is active; without one, nothing is refused or recorded.
+        active: whether a plan is active; without one, nothing is rejected or recorded.
         installed: whether the hook is installed.
         case: real path of the case's directory.
         work: its mirror, in which the command runs.
@@ -111,7 +112,7 @@ class Guard:
             at: descriptor of the directory to which a relative path is relative; -1 for the working directory.
             follow: whether the call follows a link at the end of the path.
             flags: with which the file is opened.
-            cached: whether a cache may be changed, which is no place for a checkpoint.
+            cached: whether a cache may be changed; checkpoints do not belong there.
 
         Raises:
             PermissionError: it is in a hidden folder of the user's home, which libraries can do without.
@@ -131,7 +132,7 @@ class Guard:
         self._refuse_write(real)
 
     def _own(self, path: str, *, follow: bool, empty: bool = False) -> str:
-        """Return the real path of a file, after links on the way out of the case were replaced with copies."""
+        """Return the real path of a file, after links that lead out of the case were replaced with copies."""
         while True:
             folder, name = os.path.split(path.rstrip("/") or "/")
             real = os.path.realpath(path) if follow else os.path.join(os.path.realpath(folder), name)
@@ -178,10 +179,12 @@ class Guard:
     def _refuse_write(self, real: str) -> NoReturn:
         place = self.mirrored(real)
         near = f"the relative path {place[len(self.work) + 1 :]}" if place != real else "a relative path"
+        file, line = find_line()
+        where = f" ({os.path.basename(file)}, line {line})" if file else ""
         option = next((word for word in self._words[1:] if _names(word, real)), "")
         how = f"Replace {option} in the command with a relative path" if option else f"Use {near}"
         self.refuse(
-            f"the command would have written to {real}, which is outside its case{_line()}.\n  the case mirrors "
+            f"the command would have written to {real}, which is outside its case{where}.\n  the case mirrors "
             f"{self._project} in {self.work}\nA chaos run changes nothing else, so it was stopped. {how}, which leads "
             "into the case, or pass the folder as an option with {dir}, as in --out {dir}."
         )
@@ -197,7 +200,7 @@ class Guard:
 
     # Records what a process does with the files of the case.
     #
-    # A file that is written directly under the name that a later launch reads is left incomplete by a kill. Recorded
+    # A file that is written directly under the name that a later launch reads is incomplete after a kill. Recorded
     # once per process and file: that it was written in place, and whether it existed; that it was read before this
     # process wrote it, if an earlier launch wrote it in place; and that it was opened to append, as logs are.
 
@@ -292,7 +295,7 @@ def _link(source: Any, target: Any, at: Any, to: Any) -> None:
     GUARD.check(target, to, follow=False)
 
 
-# What each event says of the changed paths.
+# Checks the changed paths of each event.
 _EVENTS: dict[str, Callable[..., None]] = {
     "open": _open,
     "os.remove": _remove,
@@ -346,14 +349,12 @@ def _names(word: str, real: str) -> bool:
     return path.startswith("/") and len(path) > 1 and _is_below(real, os.path.realpath(path))
 
 
-def _line() -> str:
-    """Name the line of the program that writes: the innermost one that is in no library."""
-    frame: Any = sys._getframe(2)  # noqa: SLF001  # no other way to the callers
-    own = os.path.dirname(os.path.abspath(__file__))
+def find_line() -> tuple[str, int]:
+    """Return file and line of the program that calls: the innermost ones of no library, Python or this package."""
+    frame: Any = sys._getframe(1)  # noqa: SLF001  # no other way to the callers
     while frame is not None:
         file = frame.f_code.co_filename
-        library = file.startswith((own, "<frozen", sys.base_prefix + "/lib")) or "site-packages" in file
-        if not library and not file.startswith(own.removesuffix("/chaos/recorder/guard")):
-            return f" ({os.path.basename(file)}, line {frame.f_lineno})"
+        if not file.startswith((*_LIBRARIES, "<frozen")) and "site-packages" not in file:
+            return file, frame.f_lineno
         frame = frame.f_back
-    return ""
+    return "", 0

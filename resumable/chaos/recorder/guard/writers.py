@@ -1,4 +1,4 @@
-"""Guards, by name, the writers that announce nothing to Python, as soon as their modules are imported.
+"""Wraps the writers that announce nothing to Python, as soon as their modules are imported.
 
 It also reports checkpoints that are saved and loaded to `GUARD.saves`.
 """
