@@ -67,13 +67,13 @@ BUGS = {
     "saved amid gradients": Bug("gradients lost", "saves in the middle of an accumulation over three batches"),
     "counted reads": Bug("memory of the dataset", "a sample depends on how many were read before it"),
     "one batch early with global_step": Bug(
-        "loader one batch early", "the same, and numbers its saves with loader.global_step"
+        "loader one batch early", "saves the previous state, and numbers its saves with loader.global_step"
     ),
     "one batch early with global_step, without scheduler": Bug(
         "loader one batch early", "the same, without a scheduler and other counters"
     ),
     "one batch late with global_step": Bug(
-        "loader one batch late", "the same, and numbers its saves with loader.global_step"
+        "loader one batch late", "fetches a batch ahead, and numbers its saves with loader.global_step"
     ),
     "one batch late with global_step, without scheduler": Bug(
         "loader one batch late", "the same, without a scheduler and other counters"

@@ -153,7 +153,7 @@ def test_a_trainer_that_goes_on_from_a_real_run_is_refused(trained: Path) -> Non
     with pytest.raises(
         ConfigurationError, match=r"the Trainer resumes from .*/real/last\.ckpt, which belongs to a real run"
     ):
-        run(LIGHTNING, "--into", str(trained), "--load", faults=["stale"], preload=[])
+        run(LIGHTNING, "--into", str(trained), "--load", "--logs", "here", faults=["stale"], preload=[])
     assert digest(trained) == before
 
 

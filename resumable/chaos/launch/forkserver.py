@@ -15,6 +15,7 @@ import runpy
 import select
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
@@ -115,8 +116,7 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
     sys.dont_write_bytecode = True
-    if "tempfile" in sys.modules:
-        sys.modules["tempfile"].tempdir = None  # found again, from the environment
+    tempfile.tempdir = None  # to be read from the environment
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # it was seeded on import; Python reseeds itself after a fork
     failpoints.activate()

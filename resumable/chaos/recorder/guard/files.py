@@ -208,7 +208,7 @@ class Guard:
         """Record that a file is about to be opened."""
         text = os.path.join(posix.getcwd(), os.fsdecode(path))
         if not text.startswith(f"{self.work}/"):
-            if not flags & WRITING and not text.endswith(_CODE):
+            if not flags & WRITING and not text.endswith(_CODE) and not text.startswith((self.case, self.ledger)):
                 self.recent = text
             return
         name = self.name(text)

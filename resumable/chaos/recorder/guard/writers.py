@@ -76,7 +76,7 @@ def _make_open() -> Any:
 
 
 def _checked(
-    function: Any, number: int, name: str = "", *, mode: Callable[[dict[str, Any]], bool] | None = None
+    function: Any, number: int, name: str = "", *, mode: Callable[[dict[Any, Any]], bool] | None = None
 ) -> Any:
     """Return a function that checks the path that it writes.
 
@@ -89,7 +89,7 @@ def _checked(
 
     @functools.wraps(function)
     def call(*args: Any, **options: Any) -> Any:
-        given = {**dict(enumerate(args)), **options}
+        given: dict[Any, Any] = {**dict(enumerate(args)), **options}
         path = given.get(name, given.get(number))
         if GUARD.active and isinstance(path, (str, os.PathLike)) and (mode is None or mode(given)):
             GUARD.check(path, flags=posix.O_TRUNC if mode is None else 0, cached=False)
