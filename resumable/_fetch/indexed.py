@@ -10,13 +10,14 @@ from resumable._fetch.fetcher import fingerprint_of
 from resumable._fetch.frameworks import HasSettings, HasTorchOrder, inside_of
 from resumable._fetch.order import Interleaved, Order
 from resumable._fetch.own_state import Follower
-from resumable._introspection import ask, offers
+from resumable._introspection import ask, length_or_none, offers, qualname_of
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
-from resumable.errors import BackendError, ConfigurationError, ShuffleWarning
+from resumable._warn import warn
+from resumable.errors import BackendError, ConfigurationError, PromiseWarning, ShuffleWarning
 from resumable.protocols import SupportsOwnState, traits_of
-from resumable.samplers.base import Bindable
+from resumable.samplers.base import Bindable, Continuable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -28,6 +29,7 @@ if TYPE_CHECKING:
     from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, Request
     from resumable.samplers import Sampler
+    from resumable.samplers.base import Continuation
 
     class Saved(Protocol):
         """A state, reduced to what must be the same in both runs."""
@@ -65,6 +67,7 @@ class IndexedFetcher:
         self._older_tail = None if torchs is None else torchs.older_tail
         self._settings = backend if offers(backend, HasSettings) else None
         ordered = by_epoch(sampler, self.inside.shows.get("dataset"))
+        self._counted = length_or_none(self.inside.shows.get("dataset"))
         self._binding = SamplerResolution(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
@@ -94,8 +97,16 @@ class IndexedFetcher:
         A state without the source's own state does not belong to a particular rank.
         """
         own = self._facts_of(self._binding.like(state)) | ({} if state.mark.source is None else self._whose())
+        if self.continuation(state) is not None:
+            own = {name: value for name, value in own.items() if not name.startswith("sampler.")}
+            own |= {name: value for name, value in state.fingerprint.items() if name.startswith("sampler.")}
+            own["backend.length"] = state.fingerprint.get("backend.length")
         tail = state.fingerprint["tail"]
         return {**own, "tail": tail} if self._keeps_tail(tail) else own
+
+    def continuation(self, state: State) -> Continuation | None:
+        """Return what differs from the mixture of a state, if only samples after its position do."""
+        return self._binding.continuation(state, state.mark.cursor)
 
     def _facts_of(self, sampler: Sampler) -> dict[str, Any]:
         return fingerprint_of(self.backend, self._options, self._randomness, sampler.spec(), self._tail)
@@ -135,18 +146,16 @@ class IndexedFetcher:
         tail = state.fingerprint["tail"]
         if self._keeps_tail(tail):
             self._tail, self._facts = tail, None
-        cursor, plan = state.mark.cursor, self._schedule(global_batch, self.world().size)
-        if self._schedule(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
+        cursor, plan = state.mark.cursor, self.plan(global_batch)
+        if self.plan(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
             return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
         return state.mark
 
-    def plan(self, global_batch: int) -> Plan:
-        """Return how the epochs are divided into batches."""
-        return self._schedule(global_batch, self.world().size)
-
-    def _schedule(self, global_batch: int, ranks: int) -> Schedule:
+    def plan(self, global_batch: int, ranks: int | None = None) -> Schedule:
+        """Return how the epochs are divided into batches, with a number of ranks or the present one."""
         by_ranks = self._tail in {"pad_ranks", "drop_ranks"}
-        return Schedule(self.sampler.length, global_batch, self._tail, ranks if by_ranks else 1)
+        size = self.world().size if ranks is None else ranks
+        return Schedule(self.sampler.length, global_batch, self._tail, size if by_ranks else 1)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
         """Return whether no batch of the cursor's epoch is left."""
@@ -159,6 +168,9 @@ class IndexedFetcher:
     def world(self) -> World:
         """Return the world that was passed, or else the current one."""
         return self._options.find_world()
+
+    def past(self, mark: Mark) -> None:
+        """Return None: no epoch depends on the ones before."""
 
     def canary(self) -> None:
         """Return None: a sample is identified by its index."""
@@ -187,6 +199,7 @@ class IndexedFetcher:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world = self._options.find_world()
         self._binding.open(global_batch)
+        self._tell_length()
         order = self._order_of(self.plan(global_batch), world)
         check_share(global_batch, world)
         _check_last(order.plan, mark.cursor, world)
@@ -210,6 +223,17 @@ class IndexedFetcher:
                 "Its read() must yield one batch per request."
             )
 
+    def _tell_length(self) -> None:
+        """Compare the number of samples with what it was.
+
+        Warns:
+            PromiseWarning: it has changed.
+        """
+        source = self.inside.shows.get("dataset")
+        before, self._counted = self._counted, length_or_none(source)
+        if self._counted != before and not self._options.evaluation:
+            warn(_grown(qualname_of(type(source)), before, self._counted, self.backend.length), PromiseWarning)
+
     def _read(self, mark: Mark, requests: Iterator[Request]) -> Iterator[Any]:
         """Read with the settings that the mark's epoch started with; the current ones are for later epochs."""
         in_force = mark.in_force
@@ -224,7 +248,8 @@ class IndexedFetcher:
 
     def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor, without reading any."""
-        return self._order_of(plan, world).next_indices(cursor, world)
+        order = self._order_of(self.plan(plan.global_batch), world)
+        return (order if plan == order.plan else order.changed(plan)).next_indices(cursor, world)
 
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers have already, unless plan or sampler changed."""
@@ -236,6 +261,15 @@ class IndexedFetcher:
         elif plan != self._order.plan or self.sampler is not self._order.sampler:
             self._order = self._order.changed(plan, self.sampler)
         return self._order
+
+
+def _grown(name: str, before: int | None, now: int | None, length: int) -> str:
+    return (
+        f"the number of samples of {name} has changed since the last epoch.\n  then: {before}\n  now:  {now}\n"
+        f"This Loader still reads the first {length} samples, as when it was wrapped. To read the others, create a new "
+        "Loader and continue with its seek(epoch=...). Or pass the DataLoader a custom sampler, which determines the "
+        "samples of each epoch."
+    )
 
 
 def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:
@@ -253,6 +287,11 @@ def by_epoch(sampler: Sampler, source: Any) -> Sampler:
     method = ask(type(source), "resumable_epochs")
     epochs: Sampler = sampler if method is None else method(source, sampler)
     return epochs
+
+
+def _spec_of(state: Saved) -> dict[str, Any]:
+    prefix = "sampler."
+    return {name.removeprefix(prefix): value for name, value in state.fingerprint.items() if name.startswith(prefix)}
 
 
 class SamplerResolution:
@@ -289,12 +328,17 @@ class SamplerResolution:
         """Continue with the sampler from a state, if the state specifies it."""
         self._bound = self._said_by(state) or self._bound
 
+    def continuation(self, state: Saved, cursor: Cursor) -> Continuation | None:
+        """Return what differs from the mixture of a state, if only samples after its position do."""
+        sampler, spec = self.like(state), _spec_of(state)
+        if not offers(sampler, Continuable) or sampler.spec() == spec:
+            return None
+        return sampler.continuation(spec, cursor.epoch, cursor.position)
+
     def _said_by(self, state: Saved) -> Sampler | None:
         if self._open is None:
             return None
-        facts, prefix = state.fingerprint, "sampler."
-        spec = {name.removeprefix(prefix): value for name, value in facts.items() if name.startswith(prefix)}
-        bound = self._open.bound_as(spec)
+        bound = self._open.bound_as(_spec_of(state))
         return None if bound is self._open else bound
 
     def open(self, global_batch: int) -> None:

@@ -10,7 +10,7 @@ from resumable._data import Columns, DataFingerprint
 from resumable._distribution import pip_install
 from resumable._fetch.order import Interleaved, Order
 from resumable._inspect.reading import open_checkpoint
-from resumable._inspect.states import FoundState, find_states, schedule_of
+from resumable._inspect.states import FoundState, find_states, history_of
 from resumable._order.world import World
 from resumable.errors import (
     ConfigurationError,
@@ -49,7 +49,8 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     Args:
         path: path of a checkpoint, as for `resumable.inspect`.
         epoch: from 0.
-        step: number of the batch in the epoch, from 0, based on the global batch in the state.
+        step: number of the batch in the epoch, from 0. A step before a change of the global batch has the samples that
+            it had.
         rank: the rank whose part of the batch to return, with the number of ranks in the state; None for the global
             batch.
         loader: the name or the path of the state, if the checkpoint contains several.
@@ -70,8 +71,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         found = _choose(find_states(content.tree), loader, os.fspath(path))
         state = found.parse()
     sampler = sampler_of(state)
-    plan = schedule_of(state)
-    cursor = plan.at(epoch, step)
+    cursor, plan = history_of(state).locate(epoch, step)
     if plan.finished(cursor):
         raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
     world = World() if rank is None else World(rank, state.world_size)
@@ -89,7 +89,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         step,
         rank,
         state.world_size,
-        state.global_batch,
+        plan.global_batch,
         indices,
         _notes(state),
         () if source is None else places_of(source, indices, state),
@@ -107,7 +107,7 @@ class Samples:
         step: number of the batch in its epoch.
         rank: the rank whose part this is; None for the global batch.
         world_size: number of ranks that share the batch.
-        global_batch: samples per step over all ranks, on which the step numbers are based.
+        global_batch: samples per step over all ranks, in this epoch and step.
         indices: sample indices, in order.
         notes: further remarks, one sentence each.
         places: the result of the source's `locate` for each sample: shard and key for `Tars`, `Row` for `Parquet`,
@@ -194,13 +194,22 @@ def _is_strided(state: State, order: str | None, world: World) -> bool:
 
 
 def _notes(state: State) -> tuple[str, ...]:
-    resizes = state.journal.resizes
-    if not resizes:
-        return ()
-    changes = ", ".join(f"{one.was} to {one.now} at position {one.position} of epoch {one.epoch}" for one in resizes)
-    note = f"The global batch changed during the run: {changes}."
-    counted = f"Steps are counted as if it had always been {state.global_batch}, as in Loader.sample_indices."
-    return (f"{note} {counted}",)
+    resizes, sought, notes = state.journal.resizes, state.journal.sought, []
+    changes = [
+        f"{one.was} to {one.now} at position {one.position} of epoch {one.epoch}"
+        for one in resizes
+        if one.was != one.now
+    ]
+    if changes:
+        notes.append(
+            f"The global batch changed during the run: {', '.join(changes)}. Earlier steps are the ones it had."
+        )
+    if sought is not None:
+        notes.append(
+            f"The run went to step {sought.step} of epoch {sought.epoch} with seek(). If it had read that step before, "
+            "this is the later reading."
+        )
+    return tuple(notes)
 
 
 def sampler_of(state: State) -> Sampler:

@@ -246,7 +246,10 @@ _TRAINERS = (
     "It depends on the random numbers that the trainer uses, so a resumed run differs. The source uses the global "
     'RNGs outside its samples, or the loader has randomness="off".'
 )
-_STATE_TAKEN = "Saving a state changes the stream: the source's state_dict() moves the source, or uses random numbers."
+_STATE_TAKEN = (
+    "Saving a state changes the stream: the source's state_dict() moves the source, or uses random numbers. Or samples "
+    "depend on earlier reads, in an object outside the function that creates the loader."
+)
 _HASH = (
     "It depends on PYTHONHASHSEED, which differs between processes: on the order of a set, or on hash() of a string. "
     "Sort sets before use, and use hashlib for strings."

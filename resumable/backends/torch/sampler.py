@@ -17,7 +17,7 @@ from resumable._options import check_count
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, share
 from resumable._order.world import World, find
-from resumable._state import check_same, damaged
+from resumable._state import check_fields, check_same, damaged, newer
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError
 from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.loader.startup_checks import warn_of_environment
@@ -370,6 +370,8 @@ def parse(values: Any) -> SamplerState:
         StateFormatError: it is not such a state, or it is damaged.
     """
     version = values.get("format") if hasattr(values, "get") else None
+    if type(version) is int and version > FORMAT and "within_batch" in values:
+        raise newer(f"it is a ResumableSampler's, of format {shorten(version)}; this version reads only {FORMAT}")
     if type(version) is not int or version != FORMAT or "within_batch" not in values:
         raise StateFormatError(
             f"this is not a state of a ResumableSampler (format {FORMAT}): {shorten(values)}.\n"
@@ -377,6 +379,8 @@ def parse(values: Any) -> SamplerState:
         )
     try:
         return _read(values)
+    except StateFormatError:
+        raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise damaged(values, error) from error
 
@@ -389,6 +393,8 @@ def _read(values: Mapping[str, Any]) -> SamplerState:
             raise ValueError(f"{name} must be an integer from {least} to {_LARGEST}, but it is {shorten(number)}")
     cursor = Cursor.from_dict(values["cursor"])
     spec = dict(values["sampler"])
+    check_fields(values, ("format", "sampler", "cursor", *numbers))
+    check_fields(values["cursor"], cursor.as_dict(), "its cursor")
     end = spec["length"] + numbers["batch_size"] * numbers["world_size"]
     if cursor.position > end or numbers["within_batch"] >= numbers["batch_size"]:
         raise ValueError(f"{cursor} and {numbers['within_batch']} indices are outside an epoch of {spec['length']}")
