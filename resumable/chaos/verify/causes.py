@@ -75,6 +75,12 @@ CAUSES = (
         "loader.state_dict()",
     ),
     _cause(
+        "loader from elsewhere",
+        "other place",
+        "the loader of launch {other place} resumed at a position that is in no checkpoint with its weights: its state "
+        "is probably in a separate file, or changed after it was loaded; save both in one checkpoint",
+    ),
+    _cause(
         "second loop",
         "other loop",
         "a resume continues in a different loop than the interrupted one: {other loop}; a Loader has one position, so "
@@ -97,12 +103,6 @@ CAUSES = (
         "place later",
         "after a resume the loader's position is {place later} later than the weights: its state is probably saved too "
         "late, after the next batch was fetched; a resume then skips that batch",
-    ),
-    _cause(
-        "loader from elsewhere",
-        "other place",
-        "the loader of launch {other place} resumed at a position that is in no checkpoint with its weights: its state "
-        "is probably in a separate file, or changed after it was loaded; save both in one checkpoint",
     ),
     _cause(
         "step counter not restored",
