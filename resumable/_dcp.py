@@ -20,10 +20,9 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, Self, TypeVar
 
 from resumable._content import digest_of
-from resumable._distribution import UPGRADE
 from resumable._introspection import shorten
 from resumable._ranks.store import is_initialized
-from resumable._state import LEAF
+from resumable._state import LEAF, check_fields, newer
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -256,7 +255,7 @@ class _Unsavable(bytes):
 
 # ------------------------------------------------------------------ what ranks compare
 
-_OF_A_RANK = ("source_state", "digest")  # the digest covers the other fields and this one
+_OF_A_RANK = ("source_state", "past", "digest")  # the digest covers the other fields and these
 _OF_A_STREAM = ("cursor", "samples_seen", "backend")  # may differ if each rank has its own stream
 _SEEN = ("fingerprint", "canary")  # what was seen of the data; None on a rank that has not looked
 _HINTS = {
@@ -465,13 +464,11 @@ def _unpack(leaf: Any) -> list[Mapping[str, Any]]:
     content = _read(leaf)
     version = content.get("format") if isinstance(content, Mapping) else None
     if type(version) is int and version > _FORMAT:
-        raise StateFormatError(
-            f"a newer version of resumable wrote the states of the ranks: format {version}, this version reads up to "
-            f"{_FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
-        )
+        raise newer(f"the ranks' part has format {shorten(version)}, but this version reads only up to {_FORMAT}")
     states = content.get(LEAF) if version == _FORMAT else None
     if not isinstance(states, list) or not states or not all(isinstance(one, Mapping) for one in states):
         raise _damaged("it holds no states")
+    check_fields(content, ("format", LEAF), "the ranks' part")
     return states
 
 

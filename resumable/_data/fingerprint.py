@@ -9,11 +9,12 @@ fits one of the other.
 from __future__ import annotations
 
 import warnings
+from bisect import bisect_right
 from itertools import accumulate
 from pathlib import PosixPath, WindowsPath
 from typing import TYPE_CHECKING, Any
 
-from resumable._content.elements import ElementDigest, element_digests, is_element_digest, spread
+from resumable._content.elements import ElementDigest, MixtureSample, element_digests, is_element_digest, spread
 from resumable._data.columns import SAID
 from resumable._introspection import is_exactly, shorten, survive
 from resumable._randomness.keyed import derive, scale
@@ -91,6 +92,15 @@ class DataFingerprint:
         if before != now:
             warnings.warn(_other_version(before, now), StateMismatchWarning, stacklevel=4)
 
+    def before(self, sizes: Sequence[int], firsts: Sequence[int | None]) -> DataFingerprint:
+        """Return the fingerprint of the data before sources were added to a mixture.
+
+        Args:
+            sizes: number of samples of each former source.
+            firsts: the present index of the first sample of each; None if it is missing, so nothing is compared.
+        """
+        return DataFingerprint(_Former(self._stored, sizes, firsts) if self._stored else None, sum(sizes))
+
     def _both(self, stored: Any, name: str) -> tuple[Any, Any]:
         """Return a value from a state and its current value, if both are known; else None twice."""
         before, now = stored.get(name) if isinstance(stored, dict) else None, self._known.get(name)
@@ -131,6 +141,31 @@ class DataFingerprint:
             'wrap(..., checks="ranks"). Or use load_state_dict(state, strict=False) to continue at this position '
             "anyway."
         )
+
+
+class _Former:
+    """The stored values of samples by the index that they had before sources were added to a mixture."""
+
+    def __init__(self, stored: Any, sizes: Sequence[int], firsts: Sequence[int | None]) -> None:
+        self._stored, self._sizes, self._firsts = stored, list(sizes), firsts
+        self.lengths = self._sizes if len(getattr(stored, "lengths", [0])) > 1 else [sum(sizes)]
+
+    def __call__(self, indices: Sequence[int]) -> Mapping[str, Sequence[Any]]:
+        ends = list(accumulate(self._sizes))
+        sources = [bisect_right(ends, index) for index in indices]
+        now = []
+        for source, index in zip(sources, indices, strict=True):
+            if (first := self._firsts[source]) is None:
+                return {}
+            now.append(first + index - ends[source] + self._sizes[source])
+        columns: Mapping[str, Sequence[Any]] = self._stored(now)
+        return {
+            name: [
+                value._replace(number=source) if type(value) is MixtureSample else value
+                for source, value in zip(sources, values, strict=False)
+            ]
+            for name, values in columns.items()
+        }
 
 
 def _other_total(before: int, now: int) -> str:

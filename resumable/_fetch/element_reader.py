@@ -17,6 +17,7 @@ from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import Canary
 from resumable._fetch.failures import note_first
 from resumable._fetch.reader import no_end
 from resumable._introspection import ask
@@ -33,10 +34,11 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._randomness.keys import Randomness
 
-__all__ = ["OPENING", "ElementReader", "SeededReader", "too_few"]
+__all__ = ["FEW", "OPENING", "ElementReader", "SeededReader", "too_few"]
 
 
 OPENING = (1 << 62) - 1  # the counter of the batch key under which an epoch opens, at any position in it
+FEW = 4  # elements of the start of an epoch that are noted
 _SILENT_SECONDS = 1.0
 _SKIP_BLOCK = 256
 _WATCHED_SECONDS = 0.05, 0.25  # as long as the first element took, within these limits
@@ -72,6 +74,7 @@ class SeededReader:
         self._opened = 0.0
         self.position = 0  # of the element that was read last, or failed
         self.skipped = False  # whether elements were skipped without being read
+        self.first = dict[int, Canary]()  # the canaries of the first elements of the epoch, if they were read
 
     def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
         """Open the source, with randomness that belongs to the epoch."""
@@ -101,6 +104,8 @@ class SeededReader:
             raise error
         ahead, self._ahead = self._ahead[:count], self._ahead[count:]
         drawn = ahead + self._draw(position + len(ahead), count - len(ahead), keep=keep)
+        if keep and position < FEW:
+            self.first |= {place: Canary(one) for place, one in zip(range(position, FEW), drawn, strict=False)}
         return drawn if keep else [None] * len(drawn)
 
     @property

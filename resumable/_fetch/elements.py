@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._content import Canary
-from resumable._fetch.element_reader import ElementReader, too_few
+from resumable._fetch.element_reader import FEW, ElementReader, too_few
 from resumable._fetch.fetcher import as_the_state_knows, fingerprint_of
 from resumable._fetch.frameworks import (
     HasOtherKinds,
@@ -26,6 +26,7 @@ from resumable._fetch.frameworks import (
     inside_of,
 )
 from resumable._fetch.own_state import given_back, without_state
+from resumable._fetch.past import Past, Run
 from resumable._fetch.positioning import Positioner, shows_nothing
 from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._introspection import offers
@@ -75,10 +76,12 @@ class ElementFetcher:
         self._reopen = backend.reopen if offers(backend, Reopens) else None
         self._ended = backend.ended if offers(backend, SupportsEnded) else None
         self._seeds = randomness != "off" and not self.traits.keyed
-        self._replays = options.resume == "replay"
+        self._replays = options.replays
+        self._run = Run(self._name) if options.resume == "replay_run" else None
         self._has_state = offers(backend, SnapshotBackend) and not self._replays  # stored, because asking takes time
         self._compares = options.compares_data and not self.traits.compares_itself
         self._told = False  # that elements show no content
+        self._past = Past(backend, self._reader, self._name) if options.compares_data and self._run is None else None
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
@@ -112,14 +115,38 @@ class ElementFetcher:
     def check(self, state: State, plan: Plan | None) -> None:
         """Accept any state: the element at its position is compared once the source is there."""
 
+    def continuation(self, state: State) -> None:  # the protocol has it
+        """Return None: the order is the source's own."""
+
     def adopt(self, state: State, global_batch: int) -> Mark:  # noqa: ARG002  # the protocol has it
         """Use the state's kind, if the source supports several. The source moves to the position when it is opened."""
         kind = state.fingerprint["backend.kind"]
         if kind != self.backend.kind:
             self._kinds[kind]()
+        if self._past is not None:
+            self._past.expect(state.mark.cursor, state.past)
         return state.mark
 
-    def plan(self, global_batch: int) -> Plan | None:
+    def past(self, mark: Mark) -> dict[str, Any] | None:
+        """Return what was seen of the epoch before a mark, if the source is opened again in each epoch."""
+        if self._past is None or not self._opens_again(mark):
+            return None
+        cursor, place = mark.cursor, self._place
+        compared = place.base is not None or self._compares or cursor.epoch > 0
+        over = place.ended and place.position == cursor.position and not compared
+        if cursor.position and (over if mark.source is None else mark.source.ended):  # the next epoch is opened next
+            self._past.ended(cursor.epoch)
+            return self._past.as_dict(cursor.epoch + 1)
+        return self._past.as_dict(cursor.epoch)
+
+    def _opens_again(self, mark: Mark) -> bool:
+        """Return whether getting to a mark means to open the source, without a state of its own."""
+        source, workers = mark.source, self._worker_states
+        if source is None or self._replays:
+            return True
+        return isinstance(source, AtPlace) and workers is not None and workers.replayed(source.snapshot) > 0
+
+    def plan(self, global_batch: int, ranks: int | None = None) -> Plan | None:  # noqa: ARG002  # the protocol has it
         """Return the plan of the epochs if the source knows its length. Still, only the source ends an epoch."""
         length = self.traits.length
         return Schedule(length, global_batch, self._tail) if length else None
@@ -217,6 +244,10 @@ class ElementFetcher:
         continues where it is would yield only them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
+        if self._past is not None:
+            self._past.ended(cursor.epoch)
+        if self._run is not None:
+            self._run.refuse_leaving(cursor)
         if self._resets:
             return None
         if self._live is not None:
@@ -260,6 +291,10 @@ class ElementFetcher:
         try:
             self._start(reader, mark)
             yield from self._rounds(reader, cursor, world)
+            if self._past is not None:
+                self._past.ended(cursor.epoch)
+            if self._run is not None and self._left is None:
+                self._run.ended(cursor.epoch)
         finally:
             self._place.reached, self._live = False, None
             reader.close()
@@ -288,6 +323,9 @@ class ElementFetcher:
             # Only a replay is compared with the element before the mark. With a snapshot, the element after it is used.
             if (self._compares or self._witness) and not (self._has_state and place.base is not None):
                 last = after, self._canary_of(self._witness(after) if self._witness else drawn.last[0])
+            if self._past is not None and cursor.position < FEW:
+                seen = {after - 1: last[1]} if self._witness and last is not None else reader.first
+                self._past.read(cursor.epoch, seen)
             batch = reader.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
@@ -320,7 +358,16 @@ class ElementFetcher:
         """Bring the source to a mark, and compare its element there with the mark's canary."""
         canary = mark.canary if self._compares or self._witness else None
         positioner = Positioner(reader, self._name, lambda message: _report(message, mark))
-        epoch, position = mark.cursor.epoch, mark.cursor.position
+        epoch = mark.cursor.epoch
+        if self._past is not None and self._opens_again(mark):
+            self._past.check(mark.cursor, lambda message: _report(message, mark))
+            self._past.opening(epoch)
+        self._go_to(positioner, mark, canary)
+        if self._past is not None:
+            self._past.tell()
+
+    def _go_to(self, positioner: Positioner, mark: Mark, canary: Canary | None) -> None:
+        reader, epoch, position = positioner.reader, mark.cursor.epoch, mark.cursor.position
         if mark.source is not None and not self._replays:
             ways = [lambda: self._restore(reader, mark)]
             if self._otherwise is not None:
@@ -328,6 +375,8 @@ class ElementFetcher:
             positioner.restore(ways, position, canary)
             return
         self._standing, self._place = None, SnapshotCursor(position=position)
+        if self._run is not None:
+            self._run.replay_before(epoch, self._reader, self.backend)
         opener = partial(self.backend.open, epoch)
         found = positioner.replay(
             opener,

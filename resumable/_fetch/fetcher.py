@@ -6,7 +6,8 @@ from typing import TYPE_CHECKING, Any, Protocol
 
 from resumable._fetch.frameworks import HasSettings
 from resumable._introspection import offers
-from resumable._state import Journal, Resize
+from resumable._order.plan import ENDLESS, Schedule
+from resumable._state import MOST_STARTS, Journal, Resize
 from resumable.protocols import SupportsClose
 
 if TYPE_CHECKING:
@@ -16,10 +17,11 @@ if TYPE_CHECKING:
     from resumable._fetch.frameworks import Inside
     from resumable._options import Options
     from resumable._order.cursor import Cursor
-    from resumable._order.plan import Plan
+    from resumable._order.plan import History, Plan
     from resumable._order.world import World
     from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, ReplayBackend, Traits
+    from resumable.samplers.base import Continuation
 
 __all__ = ["Changes", "Fetcher", "as_the_state_knows", "close_backend", "fingerprint_of"]
 
@@ -83,12 +85,21 @@ class Fetcher(Protocol):
         """
         ...
 
+    def continuation(self, state: State) -> Continuation | None:
+        """Return what differs from the order of a state, if only samples after its position do."""
+        ...
+
     def adopt(self, state: State, global_batch: int) -> Mark:
         """Apply the parts of a state that are not its position, and return its position in this run."""
         ...
 
-    def plan(self, global_batch: int) -> Plan | None:
-        """Return how the epochs are divided into batches, or None if the length of an epoch is unknown."""
+    def plan(self, global_batch: int, ranks: int | None = None) -> Plan | None:
+        """Return how the epochs are divided into batches, or None if the length of an epoch is unknown.
+
+        Args:
+            global_batch: samples per step over all ranks.
+            ranks: number of ranks; None for the present one.
+        """
         ...
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
@@ -131,6 +142,10 @@ class Fetcher(Protocol):
         """Return the source's own state before the last yielded batch, and its canary, without asking the source."""
         ...
 
+    def past(self, mark: Mark) -> dict[str, Any] | None:
+        """Return what was seen of the epoch before a mark, if the source is opened again in each epoch."""
+        ...
+
     def canary(self) -> Canary | None:
         """Return the canary for the element at the position that `source_state` just returned, if it is compared."""
         ...
@@ -140,16 +155,25 @@ class Changes:
     """Tracks changes for the journal of a state.
 
     Args:
-        backend: may have settings.
+        fetcher: knows the plans; its backend may have settings.
     """
 
-    def __init__(self, backend: Any) -> None:
-        self._settings = backend if offers(backend, HasSettings) else None
+    def __init__(self, fetcher: Fetcher) -> None:
+        self._fetcher = fetcher
+        self._settings = fetcher.backend if offers(fetcher.backend, HasSettings) else None
         self._resizes: tuple[Resize, ...] = ()
+        self._sought: Cursor | None = None
 
     def first_global_batch(self, now: int) -> int:
         """Return the samples per step with which the run started."""
         return self._resizes[0].was if self._resizes else now
+
+    def history(self, here: Cursor, global_batch: int) -> History:
+        """Return the plans of the run up to a position."""
+        return Journal(self._resizes).history(here, self._plan, (global_batch, self._fetcher.world().size))
+
+    def _plan(self, global_batch: int, ranks: int) -> Plan:
+        return self._fetcher.plan(global_batch, ranks) or Schedule(ENDLESS, global_batch, "partial")
 
     def settings(self) -> Mapping[str, Any] | None:
         """Return the current settings, which the next epoch uses."""
@@ -161,15 +185,41 @@ class Changes:
 
     def journal(self, mark: Mark) -> Journal:
         """Return the journal of the current position."""
-        return Journal(self._resizes, mark.in_force, self.settings())
+        return Journal(self._resizes, mark.in_force, self.settings(), self._sought)
 
-    def load(self, state: State, global_batch: int) -> None:
-        """Take over the changes of a state, and a different global batch from its position on."""
-        self._resizes, cursor = state.journal.resizes, state.mark.cursor
-        if global_batch != state.global_batch:
-            self._resizes += (Resize(cursor.epoch, cursor.position, state.global_batch, global_batch),)
+    def load(self, state: State, here: Cursor, global_batch: int) -> None:
+        """Take over the changes of a state, and a different global batch or number of ranks from a position on."""
+        self._resizes, self._sought = state.journal.resizes, state.journal.sought
+        self._go(here, (state.global_batch, state.world_size), global_batch)
         if self._settings is not None and state.journal.settings is not None:
             self._settings.set_settings(state.journal.settings)
+
+    def seek(self, here: Cursor, global_batch: int) -> None:
+        """Note that the run went to a position. Its later steps no longer count: the run reads them again."""
+        self._sought = here
+        self._go(here, None, global_batch)
+
+    def leave(self, start: Cursor, global_batch: int) -> None:
+        """Note where an epoch starts if the one before it was left early, and its plan would have it elsewhere."""
+        self._go(start, None, global_batch, starts=True)
+        starts = [one for one in self._resizes if one.is_start]
+        self._resizes = tuple(one for one in self._resizes if one not in starts[:-MOST_STARTS])
+
+    def _go(self, here: Cursor, was: tuple[int, int] | None, global_batch: int, *, starts: bool = False) -> None:
+        """Add a change, which replaces later ones and the one at its position.
+
+        Args:
+            here: the position.
+            was: global batch and number of ranks before it; None for the present ones.
+            global_batch: samples per step from there on.
+            starts: an epoch starts there.
+        """
+        now, place = (global_batch, self._fetcher.world().size), (here.epoch, here.position)
+        kept = [one for one in self._resizes if (one.epoch, one.position) < place]
+        before = self._resizes[len(kept)].before if len(kept) < len(self._resizes) else was or now
+        if starts or self._plan(*before) != self._plan(*now):
+            kept.append(Resize(*place, before[0], now[0], (before[1], now[1])))
+        self._resizes = tuple(kept)
 
 
 def fingerprint_of(

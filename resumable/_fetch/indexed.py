@@ -17,7 +17,7 @@ from resumable._state import check_position, check_remembered
 from resumable._warn import warn
 from resumable.errors import BackendError, ConfigurationError, PromiseWarning, ShuffleWarning
 from resumable.protocols import SupportsOwnState, traits_of
-from resumable.samplers.base import Bindable
+from resumable.samplers.base import Bindable, Continuable
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Mapping
@@ -29,6 +29,7 @@ if TYPE_CHECKING:
     from resumable._state import Mark, SourceState, State
     from resumable.protocols import IndexedBackend, Request
     from resumable.samplers import Sampler
+    from resumable.samplers.base import Continuation
 
     class Saved(Protocol):
         """A state, reduced to what must be the same in both runs."""
@@ -96,8 +97,16 @@ class IndexedFetcher:
         A state without the source's own state does not belong to a particular rank.
         """
         own = self._facts_of(self._binding.like(state)) | ({} if state.mark.source is None else self._whose())
+        if self.continuation(state) is not None:
+            own = {name: value for name, value in own.items() if not name.startswith("sampler.")}
+            own |= {name: value for name, value in state.fingerprint.items() if name.startswith("sampler.")}
+            own["backend.length"] = state.fingerprint.get("backend.length")
         tail = state.fingerprint["tail"]
         return {**own, "tail": tail} if self._keeps_tail(tail) else own
+
+    def continuation(self, state: State) -> Continuation | None:
+        """Return what differs from the mixture of a state, if only samples after its position do."""
+        return self._binding.continuation(state, state.mark.cursor)
 
     def _facts_of(self, sampler: Sampler) -> dict[str, Any]:
         return fingerprint_of(self.backend, self._options, self._randomness, sampler.spec(), self._tail)
@@ -137,18 +146,16 @@ class IndexedFetcher:
         tail = state.fingerprint["tail"]
         if self._keeps_tail(tail):
             self._tail, self._facts = tail, None
-        cursor, plan = state.mark.cursor, self._schedule(global_batch, self.world().size)
-        if self._schedule(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
+        cursor, plan = state.mark.cursor, self.plan(global_batch)
+        if self.plan(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
             return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
         return state.mark
 
-    def plan(self, global_batch: int) -> Plan:
-        """Return how the epochs are divided into batches."""
-        return self._schedule(global_batch, self.world().size)
-
-    def _schedule(self, global_batch: int, ranks: int) -> Schedule:
+    def plan(self, global_batch: int, ranks: int | None = None) -> Schedule:
+        """Return how the epochs are divided into batches, with a number of ranks or the present one."""
         by_ranks = self._tail in {"pad_ranks", "drop_ranks"}
-        return Schedule(self.sampler.length, global_batch, self._tail, ranks if by_ranks else 1)
+        size = self.world().size if ranks is None else ranks
+        return Schedule(self.sampler.length, global_batch, self._tail, size if by_ranks else 1)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
         """Return whether no batch of the cursor's epoch is left."""
@@ -161,6 +168,9 @@ class IndexedFetcher:
     def world(self) -> World:
         """Return the world that was passed, or else the current one."""
         return self._options.find_world()
+
+    def past(self, mark: Mark) -> None:
+        """Return None: no epoch depends on the ones before."""
 
     def canary(self) -> None:
         """Return None: a sample is identified by its index."""
@@ -238,7 +248,8 @@ class IndexedFetcher:
 
     def sample_indices(self, cursor: Cursor, plan: Plan, world: World) -> list[int]:
         """Return which samples a rank gets in the batch after the cursor, without reading any."""
-        return self._order_of(plan, world).next_indices(cursor, world)
+        order = self._order_of(self.plan(plan.global_batch), world)
+        return (order if plan == order.plan else order.changed(plan)).next_indices(cursor, world)
 
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers have already, unless plan or sampler changed."""
@@ -278,6 +289,11 @@ def by_epoch(sampler: Sampler, source: Any) -> Sampler:
     return epochs
 
 
+def _spec_of(state: Saved) -> dict[str, Any]:
+    prefix = "sampler."
+    return {name.removeprefix(prefix): value for name, value in state.fingerprint.items() if name.startswith(prefix)}
+
+
 class SamplerResolution:
     """Binds a sampler once: when the stream first opens, or a state is loaded. Until then, it fits the current ranks.
 
@@ -312,12 +328,17 @@ class SamplerResolution:
         """Continue with the sampler from a state, if the state specifies it."""
         self._bound = self._said_by(state) or self._bound
 
+    def continuation(self, state: Saved, cursor: Cursor) -> Continuation | None:
+        """Return what differs from the mixture of a state, if only samples after its position do."""
+        sampler, spec = self.like(state), _spec_of(state)
+        if not offers(sampler, Continuable) or sampler.spec() == spec:
+            return None
+        return sampler.continuation(spec, cursor.epoch, cursor.position)
+
     def _said_by(self, state: Saved) -> Sampler | None:
         if self._open is None:
             return None
-        facts, prefix = state.fingerprint, "sampler."
-        spec = {name.removeprefix(prefix): value for name, value in facts.items() if name.startswith(prefix)}
-        bound = self._open.bound_as(spec)
+        bound = self._open.bound_as(_spec_of(state))
         return None if bound is self._open else bound
 
     def open(self, global_batch: int) -> None:

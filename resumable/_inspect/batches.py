@@ -8,9 +8,11 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import Columns, DataFingerprint
 from resumable._distribution import pip_install
+from resumable._fetch.indexed import by_epoch
 from resumable._fetch.order import Interleaved, Order
 from resumable._inspect.reading import open_checkpoint
-from resumable._inspect.states import FoundState, find_states, schedule_of
+from resumable._inspect.states import FoundState, find_states, history_of
+from resumable._introspection import ask
 from resumable._order.world import World
 from resumable.errors import (
     ConfigurationError,
@@ -49,13 +51,14 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     Args:
         path: path of a checkpoint, as for `resumable.inspect`.
         epoch: from 0.
-        step: number of the batch in the epoch, from 0, based on the global batch in the state.
+        step: number of the batch in the epoch, from 0. A step before a change of the global batch has the samples that
+            it had.
         rank: the rank whose part of the batch to return, with the number of ranks in the state; None for the global
             batch.
         loader: the name or the path of the state, if the checkpoint contains several.
         order: the `order` passed to `wrap`; needed for one rank of a `DataLoader` that does not shuffle.
         source: the run's source, such as `Parquet`, `Packed` or a mixture. Its `locate` describes each sample in
-            `places`.
+            `places`. It also has what a state of a large mixture contains only as a digest.
 
     Raises:
         ConfigurationError: there is no such batch, rank or state.
@@ -69,9 +72,8 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     with open_checkpoint(path) as content:
         found = _choose(find_states(content.tree), loader, os.fspath(path))
         state = found.parse()
-    sampler = sampler_of(state)
-    plan = schedule_of(state)
-    cursor = plan.at(epoch, step)
+    sampler = sampler_of(state, source)
+    cursor, plan = history_of(state).locate(epoch, step)
     if plan.finished(cursor):
         raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
     world = World() if rank is None else World(rank, state.world_size)
@@ -89,7 +91,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
         step,
         rank,
         state.world_size,
-        state.global_batch,
+        plan.global_batch,
         indices,
         _notes(state),
         () if source is None else places_of(source, indices, state),
@@ -107,7 +109,7 @@ class Samples:
         step: number of the batch in its epoch.
         rank: the rank whose part this is; None for the global batch.
         world_size: number of ranks that share the batch.
-        global_batch: samples per step over all ranks, on which the step numbers are based.
+        global_batch: samples per step over all ranks, in this epoch and step.
         indices: sample indices, in order.
         notes: further remarks, one sentence each.
         places: the result of the source's `locate` for each sample: shard and key for `Tars`, `Row` for `Parquet`,
@@ -194,17 +196,26 @@ def _is_strided(state: State, order: str | None, world: World) -> bool:
 
 
 def _notes(state: State) -> tuple[str, ...]:
-    resizes = state.journal.resizes
-    if not resizes:
-        return ()
-    changes = ", ".join(f"{one.was} to {one.now} at position {one.position} of epoch {one.epoch}" for one in resizes)
-    note = f"The global batch changed during the run: {changes}."
-    counted = f"Steps are counted as if it had always been {state.global_batch}, as in Loader.sample_indices."
-    return (f"{note} {counted}",)
+    resizes, sought, notes = state.journal.resizes, state.journal.sought, []
+    changes = [
+        f"{one.was} to {one.now} at position {one.position} of epoch {one.epoch}"
+        for one in resizes
+        if one.was != one.now
+    ]
+    if changes:
+        notes.append(
+            f"The global batch changed during the run: {', '.join(changes)}. Earlier steps are the ones it had."
+        )
+    if sought is not None:
+        notes.append(
+            f"The run went to step {sought.step} of epoch {sought.epoch} with seek(). If it had read that step before, "
+            "this is the later reading."
+        )
+    return tuple(notes)
 
 
-def sampler_of(state: State) -> Sampler:
-    """Return the sampler of a state.
+def sampler_of(state: State, source: Any = None) -> Sampler:
+    """Return the sampler of a state. What a state has only as a digest is taken from the source, if it is passed.
 
     Raises:
         UnsupportedError: the state does not contain everything that the order depends on.
@@ -233,9 +244,30 @@ def sampler_of(state: State) -> Sampler:
         raise StateFormatError(
             f"the state is damaged: its sampler is {spec}.\nIt does not define an order. Use another checkpoint."
         ) from error
+    if sampler is None and "subset" not in spec:
+        sampler = _from_source(source, spec)
     if sampler is None:
         raise UnsupportedError(f"{_missing(spec)}\nThe samples cannot be computed from the state alone. {_INSTEAD}")
     return _check(sampler, spec)
+
+
+def _from_source(source: Any, spec: Mapping[str, Any]) -> Sampler | None:
+    """Return the order of a mixture, or of a source in blocks; None if it does not determine this one.
+
+    Raises:
+        StateMismatchError: the state belongs to a different source.
+    """
+    if spec["name"] == "mixture-v1" and ask(type(source), "resumable_order") is not None:
+        made: Sampler = by_epoch(source.resumable_order(spec["seed"]).bound_as(spec), source)
+    elif spec["name"] == "blocks-v1" and hasattr(source, "sizes"):
+        made = Blocks(source.sizes, block=spec["block"], window=spec["window"], seed=spec["seed"])
+    else:
+        return None
+    found = made.spec()
+    for name in sorted({*found, *spec}):
+        if found.get(name) != spec.get(name):
+            raise StateMismatchError(_another(f"its {name} differ", spec.get(name), found.get(name)))
+    return made
 
 
 def _by_epoch(make: Callable[[Mapping[str, Any]], Sampler | None], spec: Mapping[str, Any]) -> Sampler | None:
@@ -264,7 +296,8 @@ def _check(sampler: Sampler, spec: Mapping[str, Any]) -> Sampler:
 
 _INSTEAD = (
     "In a script that wraps the same data, use loader.load_state_dict(state) and "
-    "loader.sample_indices(epoch=..., step=...), which read no data."
+    "loader.sample_indices(epoch=..., step=...), which read no data. For a mixture or blocks, the source is enough: "
+    "--source, or samples(..., source=...)."
 )
 _LACKS = {
     "weighted-v1": ("the weights", "weights"),

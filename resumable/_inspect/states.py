@@ -8,14 +8,14 @@ from typing import TYPE_CHECKING, Any, get_args
 from resumable._content import dotted
 from resumable._inspect.pickles import MOST_PACKED, unpack
 from resumable._inspect.values import Tensor, walk
-from resumable._order.plan import Schedule, Tail
+from resumable._order.plan import History, Schedule, Tail
 from resumable._state import State, is_state, parse
 from resumable.errors import ConfigurationError, ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
 
-__all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "find_states", "schedule_of"]
+__all__ = ["FoundState", "LoaderState", "describe_state", "describe_states", "find_states", "history_of"]
 
 
 def find_states(tree: Any, packed: int = 0) -> list[FoundState]:
@@ -197,13 +197,13 @@ def _doubt(state: State) -> str:
 
 def _total(state: State) -> int | None:
     try:
-        return schedule_of(state).total(state.mark.cursor)
+        return history_of(state).total(state.mark.cursor.epoch)
     except (ResumableError, KeyError, TypeError, ValueError):
         return None
 
 
-def schedule_of(state: State) -> Schedule:
-    """Return how a state's epochs are divided into batches.
+def history_of(state: State) -> History:
+    """Return how the epochs of a state's run were and are divided into batches.
 
     Raises:
         KeyError: the length of its source is unknown.
@@ -212,5 +212,9 @@ def schedule_of(state: State) -> Schedule:
     length, tail = state.fingerprint["sampler.length"], state.fingerprint["tail"]
     if type(length) is not int or length < 1 or tail not in get_args(Tail):
         raise ConfigurationError(f"the state contains length={length!r} and tail={tail!r}, which define no epoch.")
-    ranks = state.world_size if tail in {"pad_ranks", "drop_ranks"} else 1
-    return Schedule(length, state.global_batch, tail, ranks)
+    by_ranks = tail in {"pad_ranks", "drop_ranks"}
+
+    def plan(global_batch: int, ranks: int) -> Schedule:
+        return Schedule(length, global_batch, tail, ranks if by_ranks else 1)
+
+    return state.journal.history(state.mark.cursor, plan, (state.global_batch, state.world_size))

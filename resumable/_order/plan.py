@@ -11,24 +11,27 @@ of positions of an epoch, `G` the global batch.
     pad_ranks     smaller, filled up to a multiple of W            N plus fewer than W repeated
     drop_ranks    smaller, truncated to a multiple of W            the multiple of W below N
 
-`W` is the number of ranks. The last two are equivalent to PyTorch's `DistributedSampler`.
+`W` is the number of ranks. The last two are equivalent to PyTorch's `DistributedSampler`. `History` has the plans of a
+run whose `G` or `W` changed.
 """
 
 from __future__ import annotations
 
+import math
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 from resumable._order.cursor import Cursor
-from resumable.errors import ConfigurationError, UnevenBatchError
+from resumable.errors import ConfigurationError, UnevenBatchError, UnsupportedError
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
     from resumable._order.world import World
 
-__all__ = ["Padding", "Plan", "Schedule", "Segment", "Tail", "check_share", "share"]
+__all__ = ["ENDLESS", "History", "Padding", "Plan", "Schedule", "Segment", "Tail", "check_share", "share"]
 
+ENDLESS = 1 << 62  # positions of an epoch whose length is unknown
 Tail = Literal["drop", "pad", "partial", "carry", "pad_ranks", "drop_ranks"]
 _SMALLER = {"partial", "pad_ranks", "drop_ranks"}  # the tails whose last batch may be smaller than G
 
@@ -83,12 +86,8 @@ class Plan(Protocol):
         """Return where an epoch starts in a run that is at `here`; the cursor itself if it is in that epoch."""
         ...
 
-    def at(self, epoch: int, step: int) -> Cursor:
-        """Return the cursor before the global batch number `step` of an epoch, in a run that never changed its plan.
-
-        Raises:
-            ConfigurationError: the epoch has no such step.
-        """
+    def ahead(self, cursor: Cursor, steps: int) -> Cursor:
+        """Return the cursor after some more global batches of the cursor's epoch, which must have as many."""
         ...
 
     def segments(self, epoch: int, start: int, stop: int) -> Iterator[Segment]:
@@ -184,23 +183,19 @@ class Schedule:
         With `carry`, an epoch starts after the samples that filled up the epochs before it, so a later one depends on
         the current position. For an earlier one, `G` is assumed to have never changed.
         """
-        if epoch <= here.epoch or self.tail != "carry":
-            return here if epoch == here.epoch else self.at(epoch, 0)
-        left = (epoch - here.epoch) * self.length - here.position
-        return Cursor(epoch, -left % self.global_batch, 0)
+        if epoch == here.epoch:
+            return here
+        if self.tail != "carry":
+            return Cursor(epoch)
+        done = here.position - (epoch - here.epoch) * self.length if epoch > here.epoch else -epoch * self.length
+        return Cursor(epoch, done if done > 0 else done % self.global_batch)
 
-    def at(self, epoch: int, step: int) -> Cursor:
-        """Return the cursor before the global batch number `step` of an epoch, in a run that never changed `G`."""
-        begin = -(epoch * self.length) % self.global_batch if self.tail == "carry" else 0
-        cursor = Cursor(epoch, begin, 0)
-        total = self.total(cursor)
-        if not 0 <= step <= total:
-            raise ConfigurationError(
-                f"epoch {epoch} has {total} batches, so step {step} does not exist.\n"
-                f"Use a step from 0 to {total} ({total} is the end of the epoch)."
-            )
-        position = begin + step * self.global_batch
-        return Cursor(epoch, min(position, self.end) if self.tail in _SMALLER else position, step)
+    def ahead(self, cursor: Cursor, steps: int) -> Cursor:
+        """Return the cursor after some more global batches of the cursor's epoch, which must have as many."""
+        position = cursor.position + steps * self.global_batch
+        if steps and self.tail in _SMALLER:
+            position = min(position, self.end)
+        return Cursor(cursor.epoch, position, cursor.step + steps)
 
     def segments(self, epoch: int, start: int, stop: int) -> Iterator[Segment]:
         """Resolve positions that may go past the epoch's length into ranges inside epochs."""
@@ -228,6 +223,79 @@ class Schedule:
     def positions(self, epoch: int) -> int:  # noqa: ARG002  # the protocol has it
         """Return the length, which is the same for all epochs."""
         return self.length
+
+
+class History(NamedTuple):
+    """The plans of a run. With them, a step in the past has the samples that it had.
+
+    Args:
+        here: the position of the run.
+        plan: the present plan. The steps from `here` on follow it.
+        first: the plan of the first step.
+        changes: epoch and position of each change, and the plan from there on, in order of their positions.
+        unknown: the steps of the epochs 1 to this one, exclusive, are unknown.
+    """
+
+    here: Cursor
+    plan: Plan
+    first: Plan
+    changes: tuple[tuple[int, int, Plan], ...] = ()
+    unknown: int = 0
+
+    def locate(self, epoch: int, step: int) -> tuple[Cursor, Plan]:
+        """Return the cursor before the global batch number `step` of an epoch, and the plan of that batch.
+
+        Raises:
+            ConfigurationError: the epoch has no such step.
+            UnsupportedError: the changes do not say where it was.
+        """
+        cursor, plan = self._nearest(epoch, step)
+        begin = plan.beginning(epoch, cursor)
+        total = plan.total(begin)
+        if not 0 <= step <= total:
+            raise ConfigurationError(
+                f"epoch {epoch} has {total} batches, so step {step} does not exist.\n"
+                f"Use a step from 0 to {total} ({total} is the end of the epoch)."
+            )
+        return plan.ahead(begin, step - begin.step), plan
+
+    def total(self, epoch: int) -> int:
+        """Count the global batches of an epoch.
+
+        Raises:
+            UnsupportedError: the changes do not say how many there were.
+        """
+        cursor, plan = self._nearest(epoch, math.inf)
+        return plan.total(plan.beginning(epoch, cursor))
+
+    def _nearest(self, epoch: int, step: float) -> tuple[Cursor, Plan]:
+        """Return the last known position up to a step, and the plan between them."""
+        here = self.here
+        if (epoch, step) >= (here.epoch, here.step):
+            return here, self.plan
+        if 0 < epoch < self.unknown:
+            raise UnsupportedError(
+                f"the samples of epoch {epoch} are unknown: too many epochs after it were left early.\n"
+                'With tail="carry", an epoch starts where the one before it ended. The state only has this for '
+                f"epoch {self.unknown} and later ones."
+            )
+        cursor, plan = Cursor(), self.first
+        for number, position, following in self.changes:
+            begin = plan.beginning(number, cursor)
+            steps = -((begin.position - position) // plan.global_batch)
+            last = plan.total(begin) - begin.step  # an epoch that is over stays so
+            change = Cursor(number, position, begin.step + min(steps, last) if position else 0)
+            if (epoch, step) < (number, change.step):
+                break
+            over = position >= plan.ahead(begin, last).position
+            if position and not over and (steps < 0 or plan.ahead(begin, steps).position != position):
+                raise UnsupportedError(
+                    f"the batches from step {begin.step} of epoch {number} on are unknown: the global batch changed "
+                    f"at position {position}, which is not the end of one of them.\nThe samples of a past step could "
+                    "be wrong. The data changed with strict=False, or an earlier version wrote the state."
+                )
+            cursor, plan = change, following
+        return cursor, plan
 
 
 def share(start: int, stop: int, world: World) -> tuple[int, int]:

@@ -10,9 +10,11 @@ from resumable._state.compare import (
     check_remembered,
     check_same,
 )
+from resumable._state.fields import check_fields, newer
 from resumable._state.schema import (
     FORMAT,
     LEAF,
+    MOST_STARTS,
     Journal,
     Mark,
     Resize,
@@ -29,6 +31,7 @@ from resumable._state.source import AtPlace, LeftEarly, SourceState
 __all__ = [
     "FORMAT",
     "LEAF",
+    "MOST_STARTS",
     "AtPlace",
     "Journal",
     "LeftEarly",
@@ -38,6 +41,7 @@ __all__ = [
     "State",
     "agree_on_batch",
     "brought_along",
+    "check_fields",
     "check_intact",
     "check_position",
     "check_remembered",
@@ -46,6 +50,7 @@ __all__ = [
     "is_leaf",
     "is_shared",
     "is_state",
+    "newer",
     "parse",
     "without_settings",
 ]

@@ -21,7 +21,14 @@ if TYPE_CHECKING:
     from resumable._state.schema import State
     from resumable._state.source import SourceState
 
-__all__ = ["agree_on_batch", "brought_along", "check_intact", "check_position", "check_remembered", "check_same"]
+__all__ = [
+    "agree_on_batch",
+    "brought_along",
+    "check_intact",
+    "check_position",
+    "check_remembered",
+    "check_same",
+]
 
 _NONE: Mapping[str, str] = MappingProxyType({})
 

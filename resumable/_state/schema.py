@@ -17,6 +17,7 @@ journal         changes during the run, oldest first: [[epoch, position], change
 fingerprint     digests of some samples as stored; None if the source does not show them
 canary          digest of the next element (with a source_state), or of the one delivered last
 source_state    the source's own snapshot, and the elements to skip after it; None if the cursor is enough
+past            what was seen of the epoch before, if the source is opened again in each epoch; else None
 rank            the rank that the state belongs to, if ranks have separate streams; else None
 digest          of all of these; None in a state that was edited by hand
 """
@@ -35,9 +36,10 @@ from typing import Any, NamedTuple
 import numpy as np
 
 from resumable._content import Canary, digest_of
-from resumable._distribution import UPGRADE
 from resumable._introspection import offers, shorten
 from resumable._order.cursor import Cursor
+from resumable._order.plan import History, Plan
+from resumable._state.fields import check_fields, newer
 from resumable._state.source import KnowsSnapshots, SourceState, parse_source
 from resumable.errors import StateFormatError
 
@@ -45,6 +47,7 @@ __all__ = [
     "BY_DCP",
     "FORMAT",
     "LEAF",
+    "MOST_STARTS",
     "Journal",
     "Mark",
     "Resize",
@@ -127,20 +130,37 @@ def _find(values: Any, deep: int = 0) -> str | None:
 # The journal of a state: changes during a run, as [[epoch, position], change], oldest first.
 #
 # change                          meaning
-# {"global_batch": [was, is]}     samples per step over all ranks, before the position and from there on
+# {"global_batch": [was, is],     samples per step over all ranks, before the position and from there on; and the
+#  "ranks": [was, is]}            ranks, which format 2 lacks. If nothing differs, the epoch before was left early
+# {"seek": step}                  the run went to the position, which is before this step; only the last one is kept
 # {"in_force": settings}          the cursor's epoch started with these backend settings, and continues with them
 # {"set": settings}               set at the cursor, for later epochs, until they are set again
 #
 # Settings are differences from the backend as it was wrapped; a backend may not have any.
 
 
+_CHANGES = ("global_batch", "ranks", "seek", "in_force", "set")
+MOST_STARTS = 16  # starts of epochs that are kept
+
+
 class Resize(NamedTuple):
-    """A different global batch from a position on."""
+    """A different global batch or number of ranks from a position on, or the start of an epoch."""
 
     epoch: int
     position: int
     was: int
     now: int
+    ranks: tuple[int, int]
+
+    @property
+    def before(self) -> tuple[int, int]:
+        """Global batch and ranks before it."""
+        return self.was, self.ranks[0]
+
+    @property
+    def is_start(self) -> bool:
+        """Whether it only says where an epoch starts."""
+        return self.was == self.now and self.ranks[0] == self.ranks[1]
 
 
 class Journal(NamedTuple):
@@ -150,53 +170,77 @@ class Journal(NamedTuple):
         resizes: changes of the global batch, oldest first.
         in_force: settings that the cursor's epoch started with; None if it has not started.
         settings: those that are set at the cursor; None if the backend has no settings.
+        sought: the target of the last `seek`.
     """
 
     resizes: tuple[Resize, ...] = ()
     in_force: Mapping[str, Any] | None = None
     settings: Mapping[str, Any] | None = None
+    sought: Cursor | None = None
 
     def as_list(self, cursor: Cursor) -> list[list[Any]]:
         """Return the journal at a cursor, as fresh plain values."""
         entries: list[list[Any]] = [
-            [[one.epoch, one.position], {"global_batch": [one.was, one.now]}] for one in self.resizes
+            [[one.epoch, one.position], {"global_batch": [one.was, one.now], "ranks": list(one.ranks)}]
+            for one in self.resizes
         ]
+        if (sought := self.sought) is not None:
+            later = [place for place, _ in entries if place < [sought.epoch, sought.position]]
+            entries.insert(len(later), [[sought.epoch, sought.position], {"seek": sought.step}])
         if self.in_force is not None:
             entries.append([[cursor.epoch, 0], {"in_force": copy.deepcopy(dict(self.in_force))}])
         if self.settings is not None:
             entries.append([[cursor.epoch, cursor.position], {"set": copy.deepcopy(dict(self.settings))}])
         return entries
 
+    def history(self, here: Cursor, plan: Callable[[int, int], Plan], now: tuple[int, int]) -> History:
+        """Return the plans of the run up to a position.
+
+        Args:
+            here: the position.
+            plan: makes a plan from a global batch and a number of ranks.
+            now: global batch and number of ranks at the position.
+        """
+        kept: list[Resize] = []
+        for one in self.resizes:  # format 2 did not record seek(), so a later one may be at an earlier position
+            kept = [before for before in kept if before[:2] < one[:2]] + [one]
+        starts = [one.epoch for one in kept if one.is_start]
+        changes = tuple((one.epoch, one.position, plan(one.now, one.ranks[1])) for one in kept)
+        first = plan(*(self.resizes[0].before if self.resizes else now))
+        return History(here, plan(*now), first, changes, starts[0] if len(starts) >= MOST_STARTS else 0)
+
     @classmethod
-    def parse(cls, values: Any, cursor: Cursor) -> Journal:
-        """Read the journal of a state that was taken at a cursor.
+    def parse(cls, values: Any, cursor: Cursor, ranks: int) -> Journal:
+        """Read the journal of a state that was taken at a cursor, with a number of ranks.
 
         Raises:
-            ValueError: it is not a journal, or has an entry that this version does not know, or settings after the
-                cursor.
+            ValueError: it is not a journal, or has settings after the cursor.
+            StateFormatError: a newer version wrote an entry.
         """
-        resizes, settings = [], dict[str, Any]()
+        resizes, settings, sought = [], dict[str, Any](), None
         for (epoch, position), change in values:
             if not all(type(number) is int and number >= 0 for number in (epoch, position)):
                 raise ValueError(f"the journal has an entry at {[epoch, position]}, which is not a position")
-            (name,) = change
+            check_fields(change, _CHANGES, f"the journal at {[epoch, position]}")
+            (name,) = change.keys() - {"ranks"}
             if name == "global_batch":
-                was, now = change[name]
-                if not all(type(number) is int and number > 0 for number in (was, now)):
+                (was, now), (before, after) = change["global_batch"], change.get("ranks", (ranks, ranks))
+                if not all(type(number) is int and number > 0 for number in (was, now, before, after)):
                     raise ValueError(f"the journal has an invalid global batch: {change}")
-                resizes.append(Resize(epoch, position, was, now))
-            elif name in {"in_force", "set"}:
+                resizes.append(Resize(epoch, position, was, now, (before, after)))
+            elif name == "seek":
+                sought = Cursor.from_dict({"epoch": epoch, "position": position, "step": change[name]})
+            else:
                 if (epoch, position) > (cursor.epoch, cursor.position):
                     raise ValueError(f"the journal has settings of {[epoch, position]}, after the cursor")
                 settings[name] = copy.deepcopy(dict(change[name]))
-            else:
-                raise ValueError(f"the journal has an entry that this version does not know: {change}")
-        return cls(tuple(resizes), settings.get("in_force"), settings.get("set"))
+        return cls(tuple(resizes), settings.get("in_force"), settings.get("set"), sought)
 
 
 def without_settings(values: Mapping[str, Any]) -> dict[str, Any]:
     """Return a state that does not change settings; for going back within a run."""
-    return {**values, "journal": [entry for entry in values["journal"] if "global_batch" in entry[1]], "digest": None}
+    kept = [entry for entry in values["journal"] if not {"in_force", "set"} & entry[1].keys()]
+    return {**values, "journal": kept, "digest": None}
 
 
 # ------------------------------------------------------------------ format 1
@@ -211,9 +255,11 @@ def upgrade(values: Mapping[str, Any]) -> dict[str, Any]:
 
     Raises:
         ValueError: it has a later format, and its number was damaged.
+        StateFormatError: a newer version wrote a field.
     """
     if "digest" in values:
         raise ValueError("its format is 1, but it has a digest, which format 1 does not have")
+    check_fields(values, ("format", *_SAME, "native", "rank"))
     cursor, native = values["cursor"], values.get("native")
     return {
         **{name: values[name] for name in _SAME},
@@ -247,7 +293,7 @@ def _source_state(native: Mapping[str, Any], epoch: int) -> Mapping[str, Any]:
 
 # ------------------------------------------------------------------ schema
 
-FORMAT = 2
+FORMAT = 3  # format 2 has no `past`, and neither `seek` nor changed ranks in the journal
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
 _LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # larger than in any run
 _MOST_RANKS = 1 << 20  # the same
@@ -256,8 +302,11 @@ _PLAIN = frozenset({type(None), bool, int, float, str})
 _BASES: dict[type, Callable[[Any], Any]] = {str: str.__str__, int: int.__index__, float: float.__float__}
 _LARGEST_INT = 1 << 256  # larger ones are digested differently, because Python writes at most 4300 digits
 _DEEPEST = 100  # levels of a snapshot; deeper ones are digested differently
-_LATER = ("name", "unit", "journal", "fingerprint", "canary")  # some are not read yet, but must be present
-_DIGESTED = ("format", "cursor", *_COUNTS, "rank", *_LATER)  # in addition to the fingerprint
+_DIGESTED = ("format", "cursor", *_COUNTS, "rank", "name", "unit", "journal", "fingerprint", "canary")
+_GROUPS = ("backend", "sampler", "randomness")
+_REQUIRED = (*_DIGESTED, *_GROUPS, "tail", "source_state", "digest")
+_FIELDS = (*_REQUIRED, "past")  # which formats 1 and 2 lack
+_NOTE = 3  # kind, text and parts
 
 
 class Mark(NamedTuple):
@@ -307,6 +356,7 @@ class State:
         intact: its digest shows no change since it was saved.
         world_size: number of ranks when it was taken.
         data: digests of some samples as stored.
+        past: what was seen of the epoch before.
     """
 
     mark: Mark
@@ -318,6 +368,7 @@ class State:
     intact: bool = True
     world_size: int = 1
     data: Any = None
+    past: dict[str, Any] | None = None
 
     def as_dict(self, world_size: int) -> dict[str, Any]:
         """Return the state as fresh plain values.
@@ -340,6 +391,7 @@ class State:
             "journal": self.journal.as_list(mark.cursor),
             "fingerprint": self.data,
             "canary": None if mark.canary is None else mark.canary.digest,
+            "past": self.past,
         }
         for name, value in self.fingerprint.items():
             group, key = _parts_of(name)
@@ -377,12 +429,11 @@ def parse(values: Any, backend: Any = None) -> State:
             f"expected a state of a Loader, but got {describe(values)}.\nNothing was loaded. {advise(values)}"
         )
     if version > FORMAT:
-        raise StateFormatError(
-            f"a newer version of resumable wrote the state: format {shorten(version)}, but this version reads only up "
-            f"to {FORMAT}.\nNothing was loaded. Use the version that wrote it, or a newer one: {UPGRADE}"
-        )
+        raise newer(f"format {shorten(version)}, but this version reads only up to {FORMAT}")
     try:
         return _read(upgrade(values) if version == 1 else values, backend)
+    except StateFormatError:
+        raise
     except (KeyError, TypeError, AttributeError, ValueError, IndexError, RuntimeError) as error:
         raise damaged(values, error) from error
 
@@ -403,8 +454,13 @@ def damaged(values: Any, error: Exception) -> StateFormatError:
 
 
 def _read(values: Mapping[str, Any], backend: Any) -> State:
+    for name in _REQUIRED:
+        values[name]  # raises a KeyError with the missing name
+    check_fields(values, _FIELDS)
+    check_fields(values["cursor"], ("epoch", "position", "step"), "its cursor")
+    check_fields(values["randomness"], ("mode", "seed"), "its randomness")
     numbers = {name: _count(name, values[name], least) for name, least in _COUNTS.items()}
-    groups = {name: values[name] for name in ("backend", "sampler", "randomness")}
+    groups = {name: values[name] for name in _GROUPS}
     fingerprint = {f"{group}.{key}": value for group, fields in groups.items() for key, value in dict(fields).items()}
     fingerprint["tail"] = values["tail"]
     if name := _name(values["name"]):
@@ -416,15 +472,13 @@ def _read(values: Mapping[str, Any], backend: Any) -> State:
     cursor, source = Cursor.from_dict(values["cursor"]), values["source_state"]
     _check_place(cursor, numbers)
     state = None if source is None else parse_source(source, cursor.epoch, cursor.position, backend)
-    for name in _LATER:
-        values[name]  # raises a KeyError with the missing name
     intact = _is_intact(values, fingerprint, backend)
-    journal = Journal.parse(values["journal"], cursor)
+    journal = Journal.parse(values["journal"], cursor, numbers["world_size"])
     canary, in_force = _canary(values["canary"]), journal.in_force
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
     batches = numbers["global_batch"], numbers["batch_size"]
-    data = values["fingerprint"]
-    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"], data)
+    data, past = values["fingerprint"], _past(values.get("past"))
+    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"], data, past)
 
 
 def _count(name: str, number: Any, least: int) -> int:
@@ -449,6 +503,17 @@ def _canary(digest: Any) -> Canary | None:
     return Canary.known(digest)
 
 
+def _past(values: Any) -> dict[str, Any] | None:
+    if values is None:
+        return None
+    before = [[_count("past.before", place, 0), str(digest)] for place, digest in values["before"]]
+    ended = {str(path): [str(text) for text in note] for path, note in values["ended"].items()}
+    if not all(len(note) == _NOTE for note in ended.values()):
+        raise ValueError(f"past.ended has an invalid entry: {shorten(ended)}")
+    epoch = _count("past.epoch", values["epoch"], 1)
+    return {"epoch": epoch, "before": before, "values": str(values["values"]), "ended": ended}
+
+
 def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
     """Reject a position that contradicts itself."""
     if cursor.step > cursor.position:
@@ -471,7 +536,7 @@ def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: A
         fingerprint: what is compared on load.
         source: the source's state, in a form that JSON can write.
     """
-    own = [values[name] for name in _DIGESTED]
+    own = [values[name] for name in _DIGESTED] + ([] if values.get("past") is None else [_content(values["past"])])
     text = _canonical([fingerprint, own, source])
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 

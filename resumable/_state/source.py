@@ -14,6 +14,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, runtime_checkable
 
 from resumable._introspection import offers
+from resumable._state.fields import check_fields
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -109,7 +110,9 @@ def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: 
     Raises:
         KeyError: a field is missing.
         ValueError: a field has a value that is impossible at this position.
+        StateFormatError: a newer version wrote a field.
     """
+    check_fields(values, ("left_early" if "left_early" in values else "snapshot", "skip", "ended"), "its source_state")
     skip, ended = _integer("skip", values["skip"], most=position), values["ended"]
     if type(ended) is not bool:
         raise ValueError(f"source_state.ended must be True or False, but it is {ended!r}")
@@ -122,6 +125,7 @@ def parse_source(values: Mapping[str, Any], epoch: int, position: int, backend: 
     if deep >= _DEEPEST:
         raise ValueError(f"source_state has more than {_DEEPEST} nested states")
     left = values["left_early"]
+    check_fields(left, ("epoch", "position", "source_state"), "its left_early")
     number = _integer("left_early.epoch", left["epoch"], most=epoch - 1)
     read = _integer("left_early.position", left["position"], least=1)
     before = parse_source(left["source_state"], number, read, backend, deep=deep + 1)

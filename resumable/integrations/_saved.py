@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any, ClassVar, Self, TypeVar
 from torch import distributed
 
 from resumable._distribution import UPGRADE
+from resumable._state.fields import check_fields
 from resumable._state.schema import describe
 from resumable.errors import StateFormatError, StateMismatchError
 
@@ -47,7 +48,7 @@ class RankedState:
         """Read the part of a checkpoint.
 
         Raises:
-            StateFormatError: it is something else, damaged, or of a newer format.
+            StateFormatError: it is something else, damaged, or of a newer version.
         """
         version = values.get("format") if isinstance(values, dict) else None
         if type(version) is not int or version > cls.newest:
@@ -58,11 +59,17 @@ class RankedState:
                 f"{cls.hint}If a newer version of resumable wrote it, upgrade: {UPGRADE}"
             )
         try:
-            return cls._read(values)
+            saved = cls._read(values)
         except _DAMAGE as error:
             raise StateFormatError(
                 f"{cls.part} is damaged: {error!r}.\nNothing was loaded. Resume from a different checkpoint."
             ) from error
+        check_fields(values, saved.as_dict(), cls.part)
+        return saved
+
+    def as_dict(self) -> dict[str, Any]:
+        """Return plain values."""
+        raise NotImplementedError
 
     @classmethod
     def _read(cls, values: Mapping[str, Any]) -> Self:

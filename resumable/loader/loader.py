@@ -10,12 +10,11 @@ from typing import TYPE_CHECKING, Any, Generic, Literal, NamedTuple
 
 from resumable._fetch import IndexedFetcher
 from resumable._introspection import offers
-from resumable._order.cursor import Cursor
 from resumable._order.plan import check_share
 from resumable._order.world import World
 from resumable._state import LEAF, agree_on_batch, brought_along, check_intact, check_same, is_leaf, parse
 from resumable._warn import warn
-from resumable.errors import ConfigurationError, LoopWarning, UnsupportedError
+from resumable.errors import ConfigurationError, LoopWarning, StateMismatchWarning, UnsupportedError
 from resumable.failpoints import notice, point
 from resumable.loader.iterators import (
     Delivery,
@@ -37,6 +36,7 @@ if TYPE_CHECKING:
     from resumable._dcp import DCPState
     from resumable._fetch import Fetcher
     from resumable._options import Options
+    from resumable._order.cursor import Cursor
     from resumable._state import State
     from resumable._stats import LoaderStats
 
@@ -75,6 +75,11 @@ _PREPARE = (
     "Batches would stay on the CPU, gradient accumulation would run across the end of an epoch, and save_state() would "
     "not save the loader's position. Remove it from accelerator.prepare(), and prepare it separately: "
     "loader = resumable.integrations.accelerate.prepare(accelerator, loader)."
+)
+_TAKEN = (
+    "the mixture differs from the checkpoint's, but only in samples that were not read yet, so the run continues with "
+    "it: {}.\nAll batches up to here are the same. If this is not intended, pass the sources and weights that the run "
+    "was started with."
 )
 _MAKE_ANOTHER = "Change the source, and wrap it again."
 _FIXED = {"dataset", "batch_size", "num_workers", "collate_fn", *_NOT_HERE, *_NOT_SET}
@@ -163,7 +168,9 @@ class Loader(Generic[T_co]):
 
     def __repr__(self) -> str:
         kind = self._fetcher.fingerprint()["backend.kind"]
-        return f"<Loader of {kind}, batches of {self.global_batch_size}, at {self.cursor}>"
+        size = self.global_batch_size if self._options.batch_size else self._shows["batch_size"]
+        batches = f", batches of {size}" if size else ""  # elements that are batches may have any size
+        return f"<Loader of {kind}{batches}, at {self.cursor}>"
 
     # ------------------------------------------------------------------ iterating
 
@@ -201,7 +208,7 @@ class Loader(Generic[T_co]):
         plan = self._fetcher.plan(self.global_batch_size)
         if plan is None:
             raise TypeError("this source has no length: the number of batches in an epoch is unknown before its end")
-        return plan.total(plan.beginning(epoch, self.cursor))
+        return self.progress.history.total(epoch)
 
     def epochs(self, total: int) -> EpochIterator[T_co]:
         """Iterate over the epochs up to the number `total`, starting with the loader's current epoch.
@@ -498,11 +505,13 @@ class Loader(Generic[T_co]):
 
         Args:
             epoch: from 0.
-            step: from 0 to the number of batches in the epoch, counted with the current global batch.
+            step: from 0 to the number of batches in the epoch. A step before a change of the global batch is the one
+                that the run had; the batches from there on have the current size.
 
         Raises:
             ConfigurationError: there is no such batch.
-            UnsupportedError: the source resumes from its own snapshots, which exist only for positions it has read.
+            UnsupportedError: the source resumes from its own snapshots, which exist only for positions it has read; or
+                the state does not say where a past step was.
         """
         self._refuse_evaluation("seek()")
         epoch, step = operator.index(epoch), operator.index(step)
@@ -513,8 +522,7 @@ class Loader(Generic[T_co]):
                 "seek() needs a source that can start at any position or from scratch, but this one resumes from its "
                 "own snapshots.\nThat batch has no snapshot. Load a state that was taken there."
             )
-        plan = self._fetcher.plan(self.global_batch_size)
-        at = plan.at(epoch, step) if plan is not None else Cursor(epoch, step * self.global_batch_size, step)
+        at, _ = self.progress.history.locate(epoch, step)
         self.resumed, self.loaded, self.gone_through = False, False, 0
         self.progress.go_to(at)
 
@@ -537,19 +545,20 @@ class Loader(Generic[T_co]):
 
         Args:
             epoch: from 0.
-            step: number of the batch in the epoch, from 0, counted with the current global batch.
-            rank: return only this rank's part of the batch; None for the whole global batch.
+            step: number of the batch in the epoch, from 0. A step before a change of the global batch has the samples
+                that it had.
+            rank: return only this rank's part of the batch, with the current number of ranks; None for the whole global
+                batch.
 
         Raises:
             ConfigurationError: there is no such batch or rank.
-            UnsupportedError: the source has no sample indices.
+            UnsupportedError: the source has no sample indices, or the state does not say where a past step was.
         """
         if not isinstance(self._fetcher, IndexedFetcher):
             raise UnsupportedError("this source has no sample indices: it yields elements in its own order.")
         if epoch < 0:
             raise ConfigurationError(f"epoch={epoch} does not exist: epochs count from 0.")
-        plan = self._fetcher.plan(self.global_batch_size)
-        cursor = plan.at(epoch, step)
+        cursor, plan = self.progress.history.locate(epoch, step)
         if plan.finished(cursor):
             raise ConfigurationError(
                 f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0."
@@ -678,7 +687,9 @@ class Loader(Generic[T_co]):
         if strict:
             fetcher.check(state, plan)
         check_intact(state)
-        self.progress.noted.check(state.data, strict=strict)
+        noted, continuation = self.progress.noted, fetcher.continuation(state)
+        noted = noted if continuation is None else noted.before(continuation.sizes, continuation.firsts)
+        noted.check(state.data, strict=strict)
         return Accepted(state, global_batch, fetcher, options, strict)
 
     def _go_to(self, accepted: Accepted) -> None:
@@ -687,6 +698,8 @@ class Loader(Generic[T_co]):
         if fetcher is not self._fetcher:  # the state brought a seed or a name
             self.progress.read_from(fetcher, options)
             self._read_from(fetcher, options)
+        if continuation := fetcher.continuation(state):
+            warn(_TAKEN.format(continuation.told), StateMismatchWarning)
         mark = fetcher.adopt(state, global_batch)
         self.progress.load(state, mark._replace(strict=strict), global_batch)
         self.resumed, self.loaded, self.gone_through = self._next_epoch > 0, True, 0

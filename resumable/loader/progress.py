@@ -35,7 +35,7 @@ if TYPE_CHECKING:
     from resumable._fetch import Fetcher
     from resumable._fetch.stalls import Awaited
     from resumable._options import Options
-    from resumable._order.plan import Plan
+    from resumable._order.plan import History, Plan
     from resumable._order.world import World
     from resumable._state import Journal, SourceState
 
@@ -131,7 +131,7 @@ class Progress:
         self._in_flight: deque[Mark] = deque()
         self._last: _Last | None = None  # None if nothing was delivered since the position was set
         self._owner, self._opening = Owner(), Opening(fetcher, options)
-        self._changes = Changes(fetcher.backend)
+        self._changes = Changes(fetcher)
         looks = options.compares_data and not options.evaluation and offers(fetcher.backend, SupportsStored)
         stored = fetcher.backend.stored if looks else None
         self.noted = DataFingerprint(stored, getattr(fetcher.backend, "length", None) or 0)
@@ -189,6 +189,11 @@ class Progress:
     def first_global_batch(self) -> int:
         """Samples per step of the run's first epoch."""
         return self._changes.first_global_batch(self.global_batch)
+
+    @property
+    def history(self) -> History:
+        """The plans of the run up to the delivered position."""
+        return self._changes.history(self._delivered.cursor, self.global_batch)
 
     @property
     def following(self) -> Cursor:
@@ -501,7 +506,10 @@ class Progress:
         if self._stream is not None and self._stream.is_ahead:
             self._close()  # the source is past the mark
         source = self._fetcher.leave(mark, self.global_batch)
-        self._move(mark.at(self._fetcher.following(mark.cursor, self.global_batch), source))
+        start, plan = self._fetcher.following(mark.cursor, self.global_batch), self._plan()
+        if plan is not None and start != plan.beginning(start.epoch, mark.cursor):
+            self._changes.leave(start, self.global_batch)
+        self._move(mark.at(start, source))
         if self._recorder is not None:
             self._recorder.between(left.cursor, left.global_step)
 
@@ -537,13 +545,13 @@ class Progress:
         plan, epoch = self._plan(), self._delivered.cursor.epoch
         if plan is None:
             return 0
-        first = plan.at(epoch, 0)
-        return self.padding(first.position, plan.at(epoch, plan.total(first)).position)
+        first = plan.beginning(epoch, Cursor())
+        return self.padding(first.position, plan.ahead(first, plan.total(first)).position)
 
     def smallest(self) -> int | None:
         """Return the samples of an epoch's smallest global batch; None if the source does not know its length."""
         plan = self._plan()
-        return None if plan is None else plan.smallest(plan.at(self._delivered.cursor.epoch, 0))
+        return None if plan is None else plan.smallest(plan.beginning(self._delivered.cursor.epoch, Cursor()))
 
     def _plan(self) -> Plan | None:
         return self._fetcher.plan(self.global_batch)
@@ -611,10 +619,11 @@ class Progress:
         self._global_batch = global_batch
         self._move(mark)
         self._opening.loaded()
-        self._changes.load(state, global_batch)
+        self._changes.load(state, mark.cursor, global_batch)
 
     def go_to(self, cursor: Cursor) -> None:
         """Go to any position. Only for a source that needs no state for that."""
+        self._changes.seek(cursor, self.global_batch)
         self._move(self._acknowledged.at(cursor, None))
         self._opening.moved("after seek()")
 
@@ -623,7 +632,7 @@ class Progress:
         self._close()
         close_backend(self._fetcher.backend)
         self._fetcher, self._options, self._opening = fetcher, options, self._opening.of(fetcher, options)
-        self._changes = Changes(fetcher.backend)
+        self._changes = Changes(fetcher)
 
     # ------------------------------------------------------------------ inside
 
@@ -674,7 +683,7 @@ class Progress:
     def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
         fetcher = self._fetcher
         facts, noted = (fetcher.fingerprint(), fetcher.unit, journal), self.noted.as_dict()
-        state = State(mark, global_batch, self._batch_size, *facts, data=noted)
+        state = State(mark, global_batch, self._batch_size, *facts, data=noted, past=fetcher.past(mark))
         return state.as_dict(self._options.find_world().size)
 
     def _open(self) -> None:

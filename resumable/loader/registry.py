@@ -201,7 +201,10 @@ def refuse_hidden_order(source: Any, what: str) -> None:
         what: what it is, for the message.
 
     Raises:
-        UnsupportedError: the dataset contains one.
+        UnsupportedError: the dataset contains one, under the attribute names that PyTorch uses.
+
+    Warns:
+        PromiseWarning: it has one in another attribute.
     """
     if (inner := _inside(source, "resumable_order", 0)) is not None:
         mixture, around = qualname_of(type(inner)), qualname_of(type(source))
@@ -210,6 +213,19 @@ def refuse_hidden_order(source: Any, what: str) -> None:
             "It would be read by index, in a different order, and its proportions would be lost. Put the "
             f"{around} around the sources, and mix those."
         )
+    if ask(type(source), "resumable_order") is not None:
+        return
+    for name, value in attributes_of(source).items():
+        if ask(type(value), "resumable_order") is not None:
+            mixture, around = qualname_of(type(value)), qualname_of(type(source))
+            warnings.warn(
+                f"{what} is a {around} that holds a {mixture} as {name}, which has its own order.\n"
+                f"If it reads the {mixture} with its own index, the proportions are lost. Put the {around} around the "
+                f"sources, and mix those. Or add a method to the {around}, if it passes its index on: def "
+                f"resumable_order(self, seed): return self.{name}.resumable_order(seed).",
+                PromiseWarning,
+                stacklevel=5,
+            )
 
 
 def refuse_hidden_epochs(source: Any, what: str, *, evaluation: bool = False) -> None:

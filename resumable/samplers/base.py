@@ -3,16 +3,16 @@
 from __future__ import annotations
 
 import operator
-from typing import TYPE_CHECKING, Any, Protocol, runtime_checkable
+from typing import TYPE_CHECKING, Any, NamedTuple, Protocol, runtime_checkable
 
 from resumable.errors import ConfigurationError, UnsupportedError
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
+    from collections.abc import Mapping, Sequence
 
     from resumable._randomness.keyed import IntArray
 
-__all__ = ["LONGEST", "Bindable", "Sampler", "check_length", "check_range", "length_of"]
+__all__ = ["LONGEST", "Bindable", "Continuable", "Continuation", "Sampler", "check_length", "check_range", "length_of"]
 
 LONGEST = 1 << 62
 
@@ -55,6 +55,34 @@ class Bindable(Sampler, Protocol):
 
     def doubt(self, global_batch: int) -> str:
         """Return why the sampler does not fit a global batch, for a warning; empty if it does."""
+        ...
+
+
+class Continuation(NamedTuple):
+    """How a sampler differs from the one of a state, in samples that were not read yet.
+
+    Args:
+        told: what differs, in words.
+        sizes: number of samples of each source in the state.
+        firsts: the present index of each source's first sample; None if the source is missing or has different samples.
+    """
+
+    told: str
+    sizes: Sequence[int]
+    firsts: Sequence[int | None]
+
+
+class Continuable(Sampler, Protocol):
+    """A sampler whose future may change without a change of its past, such as the phases of a mixture."""
+
+    def continuation(self, spec: Mapping[str, Any], epoch: int, position: int) -> Continuation | None:
+        """Return what differs from the sampler of a state; None if samples before the position would differ.
+
+        Args:
+            spec: of the state.
+            epoch: of the state.
+            position: in that epoch.
+        """
         ...
 
 

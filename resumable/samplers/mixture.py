@@ -11,10 +11,10 @@ import numpy as np
 
 from resumable._randomness.keyed import IntArray, check_seed, derive
 from resumable.errors import ConfigurationError
-from resumable.samplers.base import check_length, check_range
+from resumable.samplers.base import Continuation, check_length, check_range
 from resumable.samplers.blocks import Blocks, parse_sizes
 from resumable.samplers.permutation import Permutation
-from resumable.samplers.timeline import Timeline, mixed, text_of
+from resumable.samplers.timeline import Timeline, digest_of_text, mixed, text_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Mapping, Sequence
@@ -30,6 +30,8 @@ _WINDOW = 256
 _LARGEST_WINDOW = 1 << 20
 _MOST_PERMUTATIONS = 256
 _LONGEST_TEXT = 2048  # characters of sources and weights in a state, so that an error can name those that changed
+_ENDLESS_TEXT = 1 << 62
+_APPENDED = 17  # phases; more than a run adds at once
 
 
 class Mixture:
@@ -151,6 +153,76 @@ class Mixture:
         other._laps = list(names), what  # noqa: SLF001  # of the same class
         other._own = self._own.with_stride({self.names.index(name) for name in names}, self.data_length)  # noqa: SLF001  # the same
         return other
+
+    def continuation(self, spec: Mapping[str, Any], epoch: int, position: int) -> Continuation | None:
+        """Return what differs from the mixture of a state; None if samples before the position would differ."""
+        former, own = self._former(spec), self.spec()
+        if former is None or any(spec.get(name) != own.get(name) for name in ("window", "stop", "leave")):
+            return None
+        another_length = former.length != self.length
+        if another_length and not (former._given is None is self._given):  # noqa: SLF001  # of the same class
+            return None
+        if (another_length or self._per_epoch is not None) and (epoch or position > min(former.length, self.length)):
+            return None  # epochs before this one would not be the same
+        place = max(epoch * self.length + position, 1)
+        read = former._timeline.stretches(place)  # noqa: SLF001  # the same
+        kept = {name: former._kind(name) == self._kind(name) for name in former.names}  # noqa: SLF001  # the same
+        if read != self._timeline.stretches(place) or not all(kept[name] for some in read.values() for name, _ in some):
+            return None
+        firsts = [int(self._firsts[self.names.index(name)]) if kept[name] else None for name in former.names]
+        return Continuation(self._told(former), former._mixed.sizes, firsts)  # noqa: SLF001  # the same
+
+    def _kind(self, name: str) -> tuple[Any, ...] | None:
+        """Return what determines the order of a source; None if the mixture does not have it."""
+        if name not in self.names:
+            return None
+        laps, own = self._laps, self._own.blocks.get(name)
+        return (
+            self._mixed.sizes[self.names.index(name)],
+            None if own is None else tuple(own.spec().items()),
+            None if laps is None or name not in laps[0] else laps,
+        )
+
+    def _former(self, spec: Mapping[str, Any]) -> Mixture | None:
+        """Return the mixture of a state, with the orders of this one for its sources in blocks; None if unknown."""
+        try:
+            sizes, weights = json.loads(spec["sources"]), spec["weights"]
+            if not weights.startswith("["):  # a digest: it is known if only phases were appended
+                rows = [[start, *shares] for start, shares in self._mixed.phases]
+                texts = [text_of(rows[:-appended], _ENDLESS_TEXT) for appended in range(1, min(len(rows), _APPENDED))]
+                weights = next(text for text in texts if digest_of_text(text) == weights)
+            phases = [(start, dict(zip(sizes, shares, strict=True))) for start, *shares in json.loads(weights)]
+            end = "stop" if "stop" in spec else "leave"
+            own = {name: order for name, order in self._own.blocks.items() if sizes.get(name) == order.length}
+            given: dict[str, Any] = {"epochs": json.loads(spec.get(end, "null")), "at_end": end, "blocks": own}
+            given |= {"weights": phases, "window": spec["window"], "seed": self._seed}
+            found = Mixture(sizes, **given)
+            if found.length != spec["length"]:
+                found = Mixture(sizes, num_samples=spec["length"], **given)
+            found = found.with_laps(json.loads(spec["laps"]), spec["packings"]) if "laps" in spec else found
+        except (ConfigurationError, AttributeError, KeyError, StopIteration, TypeError, ValueError):
+            return None
+        return found if found.spec() == spec else None
+
+    def _told(self, former: Mixture) -> str:
+        """Say what differs from another mixture."""
+        told = [f"the source {name!r} is new" for name in self.names if name not in former.names]
+        for name in former.names:
+            before, now = former._kind(name), self._kind(name)  # of the same class
+            if before != now:
+                told.append(f"the source {name!r} " + ("is missing" if now is None else "has different samples"))
+        phases, own = (dict(one._mixed.phases) for one in (former, self))  # noqa: SLF001  # the same
+        for start in sorted({*phases, *own}):
+            then, shares = (
+                {name: share for name, share in zip(one.names, some.get(start, ()), strict=False) if share}
+                for one, some in ((former, phases), (self, own))
+            )
+            if then != shares:
+                words = ", ".join(f"{name} {share:g}" for name, share in shares.items())
+                told.append(f"from sample {start} on: {words or 'no change of the weights'}")
+        if former.length != self.length:
+            told.append(f"an epoch has {self.length} samples, not {former.length}")
+        return "; ".join(told)
 
     def bound_to(self, global_batch: int) -> Mixture:
         """Return the sampler with the windows that were not set, its own and those in blocks, for a global batch."""
@@ -275,6 +347,11 @@ class OwnOrders:
 
     def _shuffle(self, source: int, epoch: int) -> Permutation:
         return Permutation(self._sizes[source], self._seeds[source], epoch)
+
+    @property
+    def blocks(self) -> dict[str, Blocks]:
+        """The orders in blocks, by the name of the source."""
+        return dict(zip(self._names, self._blocks.values(), strict=True))
 
     def samples(self, source: int, first: int, count: int) -> IntArray:
         """Return the next samples of a source after its first ones, across as many of its epochs as needed."""

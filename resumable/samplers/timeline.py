@@ -93,7 +93,7 @@ class Timeline:
     def _begin(self, start: int, base: IntArray, shares: list[float]) -> _Segment:
         number = len(self._segments)
         key = derive(self._seed, number, words=2, purpose=b"mixture-deal")
-        self._segments.append(_Segment(start, base, Counts(shares, self._seed, number), key))
+        self._segments.append(_Segment(start, base, Counts(shares, self._seed, number), key, shares))
         return self._segments[-1]
 
     def _first_over(self, segment: _Segment, shares: list[float], following: int | None) -> int | None:
@@ -164,6 +164,15 @@ class Timeline:
         segment = self._segments[bisect.bisect_right(self._starts, place) - 1]
         return self._before(segment, place)
 
+    def stretches(self, place: int) -> dict[int, tuple[tuple[str, float], ...]]:
+        """Return the sources and shares of each stretch that starts before a position, by its start."""
+        names = self._mixed.names
+        return {
+            one.start: tuple((name, share) for name, share in zip(names, one.shares, strict=True) if share)
+            for one in self._segments
+            if one.start < place
+        }
+
     def sources(self, start: int, stop: int) -> tuple[IntArray, IntArray]:
         """Return the source of each position in `start..stop-1`, and how many samples of each precede them."""
         number = bisect.bisect_right(self._starts, start) - 1
@@ -184,6 +193,7 @@ class _Segment(NamedTuple):
     base: IntArray  # samples of each source before it
     counts: Counts
     key: Words
+    shares: list[float]
 
 
 class Counts:

@@ -13,7 +13,8 @@ from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import prefetch
 from resumable._introspection import ask, has, is_a, mro_of, qualname_of
 from resumable._order.plan import Padding
-from resumable.errors import ConfigurationError, UnsupportedError
+from resumable._warn import warn
+from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.protocols import Upcoming
 from resumable.samplers import Mixture, Sequential
@@ -75,6 +76,13 @@ def mix(  # noqa: PLR0913  # keyword-only options with defaults
     return Mix(sources, named=named, plan=plan, in_blocks=shuffle == "blocks")
 
 
+_UNWRAPPED = (
+    "a DataLoader reads a mixture without wrap: {}.\n"
+    "The weights, phases and epochs of the mixture have no effect. Wrap the DataLoader: "
+    "resumable.wrap(DataLoader(mixture, batch_size=...), seed=...), without shuffle and sampler."
+)
+
+
 class Mix:
     """A concatenation of sources, with the order in which `wrap` reads it. `mix` creates it.
 
@@ -86,6 +94,7 @@ class Mix:
 
     Attributes:
         lengths: number of samples of each source, by name.
+        is_ordered: the order is used outside of `wrap`, so an unwrapped `DataLoader` may read the mixture.
     """
 
     def __init__(
@@ -107,12 +116,14 @@ class Mix:
         blocks = {name: blocks_of_source(source, self.lengths[name], 0) for name, source in cut.items()}
         self._plan, self._named = {**plan, "blocks": blocks}, named
         self.resumable_order(0)  # raises an error if the plan is invalid
+        self.is_ordered = False
         self._names, self._sources = list(sources), list(sources.values())
         self._ends = list(accumulate(self.lengths.values()))
         self._by_epoch = {name for name, one in sources.items() if ask(type(one), "resumable_epochs") is not None}
 
     def resumable_order(self, seed: int) -> Mixture:
         """Return the order in which `wrap` reads the mixture."""
+        self.is_ordered = True
         return Mixture(self.lengths, seed=seed, **self._plan)
 
     def resumable_epochs(self, sampler: Sampler) -> Sampler:
@@ -178,6 +189,21 @@ class Mix:
         source, own = self._find(index)
         sample = self._sources[source][own]
         return (self._names[source], sample) if self._named else sample
+
+    def __getitems__(self, indices: Sequence[int]) -> list[Any]:
+        """Return the samples of a batch that a `DataLoader` reads without `wrap`.
+
+        Warns:
+            PromiseWarning: its order is not the order of the mixture.
+        """
+        if not self.is_ordered:
+            self.is_ordered = True  # once
+            in_turn = len(indices) > 1 and list(indices) == list(range(indices[0], indices[0] + len(indices)))
+            if in_turn or self._plan["weights"] is not None or self._plan["epochs"] is not None:
+                warn(
+                    _UNWRAPPED.format("one source after another" if in_turn else "in a different order"), PromiseWarning
+                )
+        return [self[index] for index in indices]
 
     def __repr__(self) -> str:
         return f"mix({{{', '.join(f'{name!r}: <{length}>' for name, length in self.lengths.items())}}})"

@@ -304,6 +304,19 @@ def test_what_is_no_state_is_refused(values: Any) -> None:
     assert str(values) in str(caught.value)
 
 
+@pytest.mark.parametrize(
+    ("change", "told"),
+    [
+        ({"format": 2}, "of format 2; this version reads only 1"),
+        ({"journal": []}, "the state has journal"),
+        ({"cursor": {"epoch": 0, "position": 4, "step": 4, "file": 1}}, "its cursor has file"),
+    ],
+)
+def test_a_state_of_a_newer_version_is_refused(change: dict[str, Any], told: str) -> None:
+    with pytest.raises(StateFormatError, match=f"a newer version of resumable wrote the state: .*{told}"):
+        make().load_state_dict({**saved(make()), **change})
+
+
 def test_the_state_of_a_loader_is_refused() -> None:
     state = resumable.wrap(list(range(LENGTH)), batch_size=4, seed=3).state_dict()
     with pytest.raises(StateFormatError, match="To load a Loader's state, use the Loader"):

@@ -370,6 +370,8 @@ def test_a_leaf_is_loaded_by_hand_on_one_rank(tmp_path: Path) -> None:
                 load({"states": damaged})
         with pytest.raises(StateFormatError, match="newer version"):
             load({"states": b'{"format":2,"states":[{}]}'})
+        with pytest.raises(StateFormatError, match="newer version of .*the ranks' part has shards"):
+            load({"states": b'{"format":1,"states":[{}],"shards":2}'})
     for nothing in ({}, None, {"states": 3}, loader.state_dict()):
         with pytest.raises(StateFormatError, match="leaf of a Loader .* is damaged"):
             fresh.dcp().load_state_dict(nothing)  # type: ignore[arg-type]  # that is the point

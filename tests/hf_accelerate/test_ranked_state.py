@@ -63,6 +63,8 @@ def test_a_part_that_is_damaged_or_newer_is_refused(case: Case) -> None:
     for version in (99, None, "1", True):
         with pytest.raises(StateFormatError, match=f"{case.schema.part} has format {version!r}, but .* up to"):
             case.schema.from_dict({**case.values, "format": version})
+    with pytest.raises(StateFormatError, match=f"a newer version of resumable wrote .*{case.schema.part} has shards,"):
+        case.schema.from_dict({**case.values, "shards": 3})
 
 
 @pytest.mark.parametrize("case", cases(own=False))

@@ -64,10 +64,14 @@ class Golden:
         begin = max(place.position - self._length, 0) if self._carries else 0
         return Place(place.epoch + 1, begin, 0, place.global_step, place.seen)
 
-    def at(self, epoch: int, step: int) -> Place | None:
-        """Return the place of a step, in a run from the beginning; None where there is none."""
-        place = Place(epoch, -epoch * self._length % self._size if self._carries else 0)
-        for _ in range(step):
+    def at(self, epoch: int, step: int, here: Place = Place()) -> Place | None:  # noqa: B008  # it cannot be changed
+        """Return the place of a step, in a run that stands somewhere; None where there is none."""
+        place = here if self._carries and (epoch, step) >= (here.epoch, here.step) else Place()
+        while self._carries and place.epoch < epoch:
+            found = self.batch(place)
+            place = self.following(place) if found is None else found[1]
+        place = place if self._carries else Place(epoch)
+        for _ in range(step - place.step):
             found = self.batch(place)
             if found is None:
                 return None
@@ -76,7 +80,7 @@ class Golden:
 
     def total(self, epoch: int, here: Place) -> int:
         """Count the steps of an epoch in a run that stands somewhere."""
-        place = here if epoch >= here.epoch else self.at(epoch, 0)
+        place = here if epoch >= here.epoch else self.at(epoch, 0, here)
         assert place is not None  # there is a step 0
         while True:
             found = self.batch(place)

@@ -246,10 +246,18 @@ class Walk:
     def end_epoch(self) -> None:
         self.both(self.loader.end_epoch, self.model.end_epoch)
 
+    def left_before(self, epoch: int, step: int) -> bool:
+        """Return whether a step is in the past of a run with carry that left epochs early: see test_history.py."""
+        here, journal = self.model.delivered, self.loader.state_dict()["journal"]
+        past = (epoch, step) < (here.epoch, here.step)
+        return past and self.kind == "list, carry" and any("global_batch" in change for _, change in journal)
+
     def seek(self) -> None:
         epoch, step = self.rng.randint(-1, EPOCHS - 3), self.rng.randint(-1, 5)
         known = self.model.golden
-        place = known.at(epoch, step) if epoch >= 0 <= step else None
+        if self.left_before(epoch, step):
+            return
+        place = known.at(epoch, step, self.model.delivered) if epoch >= 0 <= step else None
         if epoch >= 0 <= step and not known.sized and (place is None or known.batch(place) is None):
             return  # that this is no batch is noticed when it is asked for
         try:
@@ -315,10 +323,10 @@ class Walk:
         assert loader.epoch == following.epoch or (not known.sized and loader.epoch == here.epoch)
         assert loader.is_sized == known.sized
         number = self.rng.randint(0, EPOCHS - 1)
-        if known.sized:
+        if known.sized and not self.left_before(number, 0):
             assert loader.total_steps(number) == known.total(number, here)
             assert len(loader) == known.total(loader.epoch, here)
-        else:
+        elif not known.sized:
             with pytest.raises(TypeError):
                 len(loader)
             with pytest.raises(TypeError):
@@ -326,7 +334,9 @@ class Walk:
 
     def indices(self) -> None:
         epoch, step = self.rng.randint(-1, EPOCHS - 1), self.rng.randint(-1, 5)
-        place = self.model.golden.at(epoch, step) if epoch >= 0 <= step else None
+        if self.left_before(epoch, step):
+            return
+        place = self.model.golden.at(epoch, step, self.model.delivered) if epoch >= 0 <= step else None
         found = None if place is None else self.model.golden.batch(place)
         own = self.loader.progress._fetcher.world()  # nothing public has it
         if found is None or self.kind not in INDEXED:

@@ -286,9 +286,9 @@ def test_what_is_no_state_is_refused(wrong: Any) -> None:
 def test_a_newer_state_is_refused() -> None:
     with pytest.raises(
         StateFormatError,
-        match="newer version of resumable wrote the state: format 3, but this version reads only up to 2",
+        match="newer version of resumable wrote the state: format 4, but this version reads only up to 3",
     ):
-        make().load_state_dict({**state_after(1), "format": 3})
+        make().load_state_dict({**state_after(1), "format": 4})
 
 
 def test_a_truncated_state_is_refused_whatever_is_missing() -> None:

@@ -125,7 +125,7 @@ def test_bookmark_is_of_its_place() -> None:
 
 @pytest.mark.parametrize(
     "entry",
-    [[[0, 4], {"global_batch": [16]}], [[0, -1], {"global_batch": [16, 8]}], [[0, 4], {"no": 1}], [[0, 4], {}], 3],
+    [[[0, 4], {"global_batch": [16]}], [[0, -1], {"global_batch": [16, 8]}], [[0, 4], 1], [[0, 4], {}], 3],
 )
 def test_a_damaged_journal_is_refused(entry: Any) -> None:
     loader = make(2)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 import resumable
 from resumable import Cursor, World
-from resumable._order.plan import Schedule, check_share, share
+from resumable._order.plan import History, Schedule, check_share, share
 from resumable.errors import ConfigurationError, UnevenBatchError
 
 LENGTHS = st.integers(1, 60)
@@ -85,14 +85,16 @@ def test_total_at_and_following_agree_with_going_step_by_step(length: int, size:
             cursor = schedule.advance(cursor)
         cursor = schedule.following(cursor)
     total, step = schedule.total(cursor), 0
-    assert cursor == schedule.at(epoch, 0)
+    history = History(Cursor(), schedule, schedule)
+    assert history.locate(epoch, 0) == (cursor, schedule)
+    assert history.total(epoch) == total
     while not schedule.finished(cursor):
         cursor, step = schedule.advance(cursor), step + 1
-        assert cursor == schedule.at(epoch, step)
+        assert history.locate(epoch, step) == (cursor, schedule)
         assert schedule.total(cursor) == total
     assert cursor.step == total
     with pytest.raises(ConfigurationError, match=rf"step {total + 1} does not exist\.\nUse a step from 0 to {total}"):
-        schedule.at(epoch, total + 1)
+        history.locate(epoch, total + 1)
 
 
 @given(LENGTHS, SIZES, TAILS, st.integers(0, 200), st.integers(1, 4))
@@ -110,7 +112,7 @@ def test_a_later_epoch_begins_where_the_run_will_come_to(
         cursor = schedule.following(cursor)
     assert schedule.beginning(2 + epochs, here) == cursor
     assert schedule.beginning(2, here) == here
-    assert schedule.beginning(1, here) == schedule.at(1, 0)
+    assert schedule.beginning(1, here) == schedule.beginning(1, Cursor())
 
 
 @given(st.integers(0, 1000), st.integers(1, 100), st.integers(1, 9))

@@ -1,8 +1,9 @@
-"""Makes the files of states that the tests load for ever: `python tests/state/released_states.py states/format2.json`.
+"""Makes the files of states that the tests load for ever: `python tests/state/released_states.py states/format3.json`.
 
 Run once per released format, with the version that writes it; `format2.json` is from before there were
 canaries, `format2_data.json` has those that say something of the data, and `format2_snapshots.json` those of sources
-with a state, which the digest covers since then. Each case has a state and the rest of its run.
+with a state, which the digest covers since then; `format3.json` is the current format. Each case has a state and the
+rest of its run.
 """
 
 from __future__ import annotations

@@ -89,8 +89,9 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
             options = replayed(loader.dataset, qualname_of(type(loader.dataset)), options)
         options = options.with_defaults()
         backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
-        # The workers handle replay and streams.
-        return backend(loader, options), replace(options, resume=None, streams=None)
+        # The workers handle streams, and the replay of an epoch.
+        resume = options.resume if options.resume == "replay_run" and options.streams is None else None
+        return backend(loader, options), replace(options, resume=resume, streams=None)
     return _adapt_map_style(loader, options)
 
 

@@ -2,7 +2,8 @@
 
 A sampler with a state resumes from that state, saved after each batch of indices because workers read ahead. Any other
 sampler is replayed: it yields its indices again without reading data, and the indices of the batch before the position
-are compared. A sampler without `set_epoch` is replayed from epoch 0, as its order may depend on earlier epochs.
+are compared. A sampler is replayed from epoch 0 if it has no `set_epoch`, or yields a different order after another
+epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from resumable._fetch.element_reader import too_few
+from resumable._fetch.element_reader import FEW, too_few
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import without_state
 from resumable._introspection import (
@@ -80,7 +81,7 @@ class CustomOrderBackend:
         meter = meter_of(loader)
         self._engine = make_engine(loader, reader, options, meter)
         self._order = UserOrder(loader, options)
-        self._options = options
+        self._loader, self._options = loader, options
         self._batches: _Batches | None = None
         if self._order.stateful:
             self.ended = self._is_over  # so a save requests no batch that a later change concerns
@@ -139,6 +140,22 @@ class CustomOrderBackend:
         """Returns the indices of the batch before a step; None for a sampler with a state, as it is not replayed."""
         return None if self._order.stateful else self._indices_before
 
+    lives = False  # the order itself checks whether it depends on the past
+
+    @property
+    def remembering(self) -> Any:
+        """The dataset, on which the order may depend."""
+        return self._loader.dataset
+
+    @property
+    def replays(self) -> bool:
+        """Whether the sampler is a copy, and has no state."""
+        return self._order.is_copied and not self._order.stateful
+
+    def apart(self) -> _OnlyIndices:
+        """Return a backend that only draws the indices, from another copy of the sampler."""
+        return _OnlyIndices(UserOrder(self._loader, self._options), self.identity)
+
     def close(self) -> None:
         """Stop the persistent workers."""
         self._engine.close()
@@ -155,6 +172,25 @@ class CustomOrderBackend:
         kept = 4 * self._options.find_world().size
         self._batches = _Batches(drawn, ahead, reading, snapshot, self._order, kept=kept)
         return self._batches
+
+
+class _OnlyIndices:
+    """Yields the indices of each batch instead of the batch."""
+
+    kind = CustomOrderBackend.kind
+    remembering = None
+
+    def __init__(self, order: UserOrder, identity: dict[str, Any]) -> None:
+        self._order, self.identity = order, identity
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Start an epoch."""
+        return (batch.indices for batch in self._order.draw(epoch))
+
+    def leave(self) -> None:
+        """Do nothing: a copy of the sampler is left."""
+
+    close = leave
 
 
 def _requests(drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], epoch: int, rank: int) -> Iterator[Request]:
@@ -256,13 +292,18 @@ class UserOrder:
         self._first: Any = None  # the sampler's state before epoch 0
         self._sampler = self._copy()
         self.length = length_or_none(self._user if batches is None else batches)  # which may compute the batches
-        self._changes = None if self._sampler is self._user else Changes(self._user, loader.dataset)
+        self._changes = Changes(self._user, loader.dataset) if self.is_copied else None
         self._copied = Changes(self._sampler, loader.dataset)
         self._state_owner = next((thing for thing in self._layers(self._sampler) if _has_state(thing)), None)
         # A batch after the last position of a state tells where the epoch ends, if no length does.
         self._lazy = loader.num_workers == 0 and (not self.stateful or self.length is not None)
-        if self._sampler is self._user and not self.stateful and not self._epoch_aware():
+        if not self.is_copied and not self.stateful and not self._epoch_aware():
             warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the indices come from a copy of the user's sampler."""
+        return self._sampler is not self._user
 
     @property
     def stateful(self) -> bool:
@@ -291,9 +332,10 @@ class UserOrder:
         """Yield the batches of indices of an epoch."""
         self._follow(whole=True)
         self._keep_first()
-        if self._state_owner is not None and epoch == 0 != self._next_epoch:
+        goes_on = self._next_epoch == epoch
+        if self._state_owner is not None and epoch == 0 and not goes_on:
             self._state_owner.load_state_dict(copy.deepcopy(self._first))
-        elif self._next_epoch != epoch and not self.stateful and not self._tell_epoch(epoch):
+        elif not (goes_on or self.stateful) and (not self._tell_epoch(epoch) or self._counts_epochs(epoch)):
             self._replay_epochs(epoch)
         return self._draw(epoch, 0, 0)
 
@@ -399,6 +441,21 @@ class UserOrder:
         for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
             for _ in self._draw(past, 0, 0):
                 pass
+
+    def _counts_epochs(self, epoch: int) -> bool:
+        """Return whether an epoch has a different order after another one, although the sampler is told its number."""
+        if epoch == 0 or not self.is_copied:
+            return False
+        return self._first_of([epoch]) != self._first_of([epoch - 1, epoch])
+
+    def _first_of(self, epochs: list[int]) -> list[list[str]]:
+        """Return the first indices of the last of some epochs, of which the others are left early."""
+        kept, self._sampler = self._sampler, self._copy()
+        first = list[list[str]]()
+        for epoch in epochs:
+            first = [list(map(repr, batch.indices)) for batch in islice(self._draw(epoch, 0, 0), FEW)]
+        self._sampler, self._next_epoch = kept, -1
+        return first
 
     def _copy(self) -> Any:
         """Copy the user's sampler but not its dataset; return the original if it cannot be copied."""

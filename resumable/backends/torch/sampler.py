@@ -17,7 +17,7 @@ from resumable._options import check_count
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, share
 from resumable._order.world import World, find
-from resumable._state import check_same, damaged
+from resumable._state import check_fields, check_same, damaged, newer
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError
 from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.loader.startup_checks import warn_of_environment
@@ -118,10 +118,16 @@ class ResumableSampler(DistributedSampler[int]):
         self._per_rank = check_count("batch_size", batch_size, "It counts samples per rank and step.")
         global_batch = self._per_rank * self._world.size
         self._resolution = SamplerResolution(by_epoch(self.given, dataset), partial(int, global_batch))
-        self._schedule = Schedule(self.given.length, global_batch, "drop" if drop_last else "pad")
+        self._fit(global_batch)
+        self._pass = _Pass(Cursor())
+        if sampler is not None and ask(type(dataset), "resumable_order") is not None:
+            dataset.is_ordered = True
+
+    def _fit(self, global_batch: int) -> None:
+        """Divide the order, whose length may depend on the global batch, into steps."""
+        self._schedule = Schedule(self.order.length, global_batch, "drop" if self.drop_last else "pad")
         self.num_samples = self._schedule.total(Cursor()) * self._per_rank
         self.total_size = self.num_samples * self._world.size
-        self._pass = _Pass(Cursor())
 
     @property
     def order(self) -> Sampler:
@@ -204,6 +210,7 @@ class ResumableSampler(DistributedSampler[int]):
         check_same(state.fingerprint, own, strict=strict)
         self._check_within(state)
         self._resolution.adopt(state)
+        self._fit(self._schedule.global_batch)
         self._pass = _Pass(state.cursor, state.within)
         self.epoch = state.cursor.epoch + self._schedule.finished(state.cursor)
 
@@ -370,6 +377,8 @@ def parse(values: Any) -> SamplerState:
         StateFormatError: it is not such a state, or it is damaged.
     """
     version = values.get("format") if hasattr(values, "get") else None
+    if type(version) is int and version > FORMAT and "within_batch" in values:
+        raise newer(f"it is a ResumableSampler's, of format {shorten(version)}; this version reads only {FORMAT}")
     if type(version) is not int or version != FORMAT or "within_batch" not in values:
         raise StateFormatError(
             f"this is not a state of a ResumableSampler (format {FORMAT}): {shorten(values)}.\n"
@@ -377,6 +386,8 @@ def parse(values: Any) -> SamplerState:
         )
     try:
         return _read(values)
+    except StateFormatError:
+        raise
     except (AttributeError, IndexError, KeyError, RuntimeError, TypeError, ValueError) as error:
         raise damaged(values, error) from error
 
@@ -389,6 +400,8 @@ def _read(values: Mapping[str, Any]) -> SamplerState:
             raise ValueError(f"{name} must be an integer from {least} to {_LARGEST}, but it is {shorten(number)}")
     cursor = Cursor.from_dict(values["cursor"])
     spec = dict(values["sampler"])
+    check_fields(values, ("format", "sampler", "cursor", *numbers))
+    check_fields(values["cursor"], cursor.as_dict(), "its cursor")
     end = spec["length"] + numbers["batch_size"] * numbers["world_size"]
     if cursor.position > end or numbers["within_batch"] >= numbers["batch_size"]:
         raise ValueError(f"{cursor} and {numbers['within_batch']} indices are outside an epoch of {spec['length']}")
