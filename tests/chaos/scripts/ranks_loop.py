@@ -86,8 +86,8 @@ for path in saved:
 
 def generator() -> list[Any]:
     """Return the state of this rank's generator."""
-    kind, key, *rest = np.random.get_state()
-    return [kind, key.tolist(), *rest]
+    state: Any = np.random.get_state()
+    return [state[0], state[1].tolist(), *state[2:]]
 
 
 def save() -> None:
