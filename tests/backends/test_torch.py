@@ -224,6 +224,7 @@ class TestStreamWithoutAutomaticBatching(BackendTests):
         return wrap(datasets.StatefulStream(), options, batch_size=None)
 
 
+@pytest.mark.filterwarnings("ignore:.*Doubled is a DataLoader with its own __iter__")
 class TestLoaderThatIteratesInItsOwnWay(BackendTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:

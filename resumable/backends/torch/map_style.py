@@ -102,8 +102,10 @@ class TorchBackend:
 
 def _changes_of(loader: DataLoader[Any]) -> Changes | None:
     """Return the changes of PyTorch's samplers; `ResumableSampler` has a position, which changes."""
-    sampler = loader.sampler
-    return None if kind_of(sampler) is ResumableSampler else Changes(loader.batch_sampler or sampler, loader.dataset)
+    batches = loader.batch_sampler
+    if kind_of(loader.sampler) is ResumableSampler:
+        return None
+    return Changes(loader.sampler if batches is None else batches, loader.dataset)
 
 
 def _changed(name: str, before: str, now: str) -> str:
