@@ -179,7 +179,7 @@ NEWER: dict[str, tuple[str, Any, str]] = {
 @pytest.mark.parametrize("digest", ["kept", "edited"])
 @pytest.mark.parametrize("version", [2, 3])
 @pytest.mark.parametrize("what", NEWER)
-def test_what_only_a_newer_version_can_write_is_refused(what: str, version: int, digest: str) -> None:
+def test_what_only_a_newer_version_can_write_is_rejected(what: str, version: int, digest: str) -> None:
     name, change, message = NEWER[what]
     state = state_of(name, 2) | {"format": version}
     change(state)
