@@ -15,33 +15,34 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING, Any
 
-from resumable import errors, failpoints, rng, samplers
-from resumable._options import Options
-from resumable._order.cursor import Cursor
-from resumable._order.world import World
-from resumable._stats import LoaderStats
+from resumable import errors, failpoints
 from resumable._version import __version__
-from resumable.errors import ResumableError
-from resumable.loader.iterators import Epoch
-from resumable.loader.loader import Loader
-from resumable.loader.registry import register
-from resumable.loader.wrap import wrap
-from resumable.protocols import IndexedBackend, ReplayBackend, Request, SnapshotBackend, Traits
 
 if TYPE_CHECKING:
     from resumable import chaos as chaos  # visible to type checkers, but not in `import *`
     from resumable import flight as flight  # the same
+    from resumable import rng, samplers
     from resumable import torch as torch  # the same
     from resumable._adopt import Adoption, adopt
     from resumable._inspect import diff as diff  # the same; `import *` would hide the standard library's `inspect`
     from resumable._inspect import inspect as inspect
     from resumable._inspect import samples as samples
+    from resumable._options import Options
+    from resumable._order.cursor import Cursor
+    from resumable._order.world import World
     from resumable._selfcheck import CheckReport, check
     from resumable._selfcheck.doctor import doctor
     from resumable._selfcheck.verify import verify
+    from resumable._stats import LoaderStats
     from resumable.backends.torch.sampler import ResumableSampler
     from resumable.checkpoint import CheckpointStore
     from resumable.distributed.preemption import preemption
+    from resumable.errors import ResumableError
+    from resumable.loader.iterators import Epoch
+    from resumable.loader.loader import Loader
+    from resumable.loader.registry import register
+    from resumable.loader.wrap import wrap
+    from resumable.protocols import IndexedBackend, ReplayBackend, Request, SnapshotBackend, Traits
     from resumable.sources import Packed, Parquet, Tars, Tokens, mix
 
 __all__ = [
@@ -80,7 +81,19 @@ __all__ = [
     "wrap",
 ]
 
-_LAZY = {
+_LAZY = {  # every name, which keeps the command line fast
+    **dict.fromkeys(("IndexedBackend", "ReplayBackend", "Request", "SnapshotBackend", "Traits"), "resumable.protocols"),
+    "Cursor": "resumable._order.cursor",
+    "Epoch": "resumable.loader.iterators",
+    "Loader": "resumable.loader.loader",
+    "LoaderStats": "resumable._stats",
+    "Options": "resumable._options",
+    "ResumableError": "resumable.errors",
+    "World": "resumable._order.world",
+    "register": "resumable.loader.registry",
+    "rng": "resumable.rng",
+    "samplers": "resumable.samplers",
+    "wrap": "resumable.loader.wrap",
     "Adoption": "resumable._adopt",  # imports torch
     "adopt": "resumable._adopt",
     "chaos": "resumable.chaos",  # training does not need it
@@ -111,7 +124,8 @@ def __getattr__(name: str) -> Any:
     import importlib  # noqa: PLC0415  # only on this path
 
     module = importlib.import_module(_LAZY[name])
-    return module if _LAZY[name] == f"{__name__}.{name}" else getattr(module, name)
+    found = globals()[name] = module if _LAZY[name] == f"{__name__}.{name}" else getattr(module, name)
+    return found
 
 
 failpoints.activate()

@@ -101,6 +101,11 @@ def _known(loader: Any) -> tuple[DataLoader[Any], Sampler, int]:
             'Pass resumable.wrap(..., order="torch").'
         )
     source, fetcher = loader._wrapped, loader._fetcher  # noqa: SLF001  # a Loader shows neither
+    if isinstance(source, DataLoader) and source.batch_sampler is not None and source.batch_size is None:
+        raise UnsupportedError(
+            "the DataLoader has a batch_sampler, so its next batches cannot be compared with the job's.\n"
+            "Nothing was adopted. If it is a plain BatchSampler, pass batch_size, sampler and drop_last instead."
+        )
     order = fetcher.sampler if isinstance(fetcher, IndexedFetcher) else None
     in_order = isinstance(source, DataLoader) and kind_of(source.sampler) is SequentialSampler
     strided = isinstance(fetcher, IndexedFetcher) and fetcher.interleaved
@@ -117,6 +122,12 @@ def _locate(place: ForeignPosition, source: DataLoader[Any], order: Sampler, loa
     """Return the epoch, and how many of its batches are done."""
     epoch = place.epoch
     if isinstance(order, Chained):
+        if place.state is not None and bool(place.workers) != bool(source.num_workers):
+            raise StateMismatchError(
+                f"the job had {place.workers} worker processes, but this loader has {source.num_workers}.\n"
+                "With workers, torchdata draws from the sampler's generator more often, so later epochs would be in a "
+                "different order. Nothing was adopted. Create the loader with as many workers as the job."
+            )
         if place.generator is not None:
             epoch = _epoch_of(order, place.generator, place)
         if not place.reads_to_the_end:

@@ -255,7 +255,7 @@ class _Unsavable(bytes):
 
 # ------------------------------------------------------------------ what ranks compare
 
-_OF_A_RANK = ("source_state", "digest")  # the digest covers the other fields and this one
+_OF_A_RANK = ("source_state", "past", "digest")  # the digest covers the other fields and these
 _OF_A_STREAM = ("cursor", "samples_seen", "backend")  # may differ if each rank has its own stream
 _SEEN = ("fingerprint", "canary")  # what was seen of the data; None on a rank that has not looked
 _HINTS = {

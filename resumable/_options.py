@@ -35,9 +35,9 @@ if TYPE_CHECKING:
 
     from resumable._flight import Recorder
 
-__all__ = ["Given", "Options", "check_count", "check_plain", "refuse_unknown", "signature_of_wrap"]
+__all__ = ["Given", "Options", "check_choice", "check_count", "check_plain", "refuse_unknown", "signature_of_wrap"]
 
-Resume = Literal["state", "replay"]
+Resume = Literal["state", "replay", "replay_run"]
 OnChange = Literal["keep_global", "keep_local", "continue"]
 Checks = Literal["all", "data", "ranks", "none"]
 
@@ -66,6 +66,23 @@ def check_count(name: str, value: Any, meaning: str) -> int:
     if count < 1 or isinstance(value, bool):
         raise ConfigurationError(f"{name} must be an integer of 1 or more, but it is {value!r}.\n{meaning}")
     return count
+
+
+def check_choice(name: str, value: Any, known: tuple[str, ...], meaning: str) -> str:
+    """Return one of several names as a plain string.
+
+    Args:
+        name: of the option, for the message.
+        value: the value passed.
+        known: the names.
+        meaning: what the option selects, for the message.
+
+    Raises:
+        ConfigurationError: it is none of them.
+    """
+    if not isinstance(value, str) or value not in known:
+        raise ConfigurationError(f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n{meaning}")
+    return known[known.index(value)]
 
 
 def check_plain(what: str, values: Any, required: Collection[str] = ()) -> None:
@@ -109,11 +126,7 @@ class _Choice:
     meaning: str
 
     def __call__(self, name: str, value: Any) -> str:
-        if not isinstance(value, str) or value not in self.known:
-            raise ConfigurationError(
-                f"{name} must be one of {', '.join(self.known)}, but it is {value!r}.\n{self.meaning}"
-            )
-        return self.known[self.known.index(value)]
+        return check_choice(name, value, self.known, self.meaning)
 
 
 @dataclass(frozen=True, slots=True)
@@ -294,7 +307,9 @@ class Options:
     evaluation: bool = _option(_Flag("True starts each loop at the first batch of epoch 0."), False)
     resume: Resume | None = _option(
         _Choice(
-            get_args(Resume), "It says whether a source is restored from its state, or read again up to the position."
+            get_args(Resume),
+            "It says whether a source is restored from its state, or read again up to the position: from the start of "
+            "the epoch, or of the run.",
         )
     )
     streams: int | None = _option(
@@ -360,6 +375,11 @@ class Options:
         """The stream's name among the ranks; evaluations have a separate one, as one rank may run them alone."""
         name = self.name or ""
         return f"{name} for evaluation" if self.evaluation else name
+
+    @property
+    def replays(self) -> bool:
+        """Whether a source is read again, even if it has a state."""
+        return self.resume in {"replay", "replay_run"}
 
     @property
     def compares_data(self) -> bool:

@@ -1,7 +1,8 @@
 """Failpoints: named points at which a chaos run observes a process, and can inject a fault into it.
 
 They do nothing, and cost next to nothing, unless the environment variable `RESUMABLE_CHAOS` contains the path of a
-chaos run's plan. `resumable.chaos` sets it for the processes that it starts.
+chaos run's plan, or `RESUMABLE_CHECK` the folder of a check. `resumable.chaos` and `resumable check -- COMMAND` set
+these for the processes that they start.
 """
 
 from __future__ import annotations
@@ -16,9 +17,10 @@ from resumable.errors import ChaosWarning
 if TYPE_CHECKING:
     from collections.abc import Callable
 
-__all__ = ["NOTICES", "POINTS", "VARIABLE", "activate", "notice", "point", "watch"]
+__all__ = ["CHECKED", "NOTICES", "POINTS", "VARIABLE", "activate", "notice", "point", "watch"]
 
 VARIABLE = "RESUMABLE_CHAOS"
+CHECKED = "RESUMABLE_CHECK"  # the folder of a check of a program
 
 POINTS = {
     "loader.fetch": "before a batch is read",
@@ -94,11 +96,14 @@ def watch(
 
 
 def activate() -> None:
-    """Let a chaos run observe this process, if the environment refers to one.
+    """Let a chaos run observe this process, or a check stop it at its first batch, if the environment refers to one.
 
     Warns:
         ChaosWarning: the plan does not exist or cannot be read: the chaos run is over, and nothing is watched.
     """
+    if folder := os.environ.get(CHECKED):
+        importlib.import_module("resumable._selfcheck.program").stop_at_first_batch(folder)
+        return
     if not (path := os.environ.get(VARIABLE)):
         return
     agent = importlib.import_module("resumable.chaos.recorder.agent")

@@ -21,10 +21,11 @@ from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, Literal, TypeVar, get_args
 
 import torch
-from torch.utils.data import DataLoader, IterableDataset, RandomSampler
+from torch.utils.data import DataLoader, IterableDataset, RandomSampler, SequentialSampler
 
-from resumable._adopt import adopt
+from resumable._adopt import adopt, position_of
 from resumable._introspection import ask
+from resumable._options import check_choice
 from resumable._order.world import World
 from resumable._warn import warn
 from resumable.errors import (
@@ -42,6 +43,7 @@ if TYPE_CHECKING:
 
     from torch.utils.data import Dataset, Sampler
 
+    from resumable._order.cursor import Cursor
     from resumable.loader.loader import Loader
 
 __all__ = ["StatefulDataLoader", "install"]
@@ -128,12 +130,15 @@ class StatefulDataLoader(DataLoader[T_co]):
     ) -> None:
         after_last, order = after_last or _installed.after_last, order or _installed.order
         options = {**_installed.options, **options}
-        _check("after_last", after_last, get_args(AfterLast))
-        _check("order", order, get_args(Order))
+        _check(after_last, order)
         drawn = None
-        if shuffle and generator is None and seed is None and not isinstance(dataset, IterableDataset):
-            drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item())
-            sampler, shuffle = RandomSampler(dataset, generator=torch.Generator().manual_seed(drawn)), None  # type: ignore[arg-type]  # a Sized dataset, or an error that PyTorch raises
+        if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
+            draws: Any = generator  # a seed that nobody gave is drawn here, and saved
+            if generator is None and (seed is None or order == "torchdata"):
+                drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item()) if seed is None else None
+                draws = torch.Generator().manual_seed(seed if drawn is None else drawn)  # type: ignore[arg-type]  # one of them is there
+            if draws is not None:
+                sampler, shuffle = _random_sampler(order)(dataset, generator=draws), None
         super().__init__(
             dataset,
             batch_size,
@@ -165,13 +170,15 @@ class StatefulDataLoader(DataLoader[T_co]):
         self._loop: _Loop | None = None  # the newest
         self._refused: Exception | None = None
         self._resumed = False  # a state was loaded, and no loop has started since
+        self._foreign: Mapping[str, Any] | None = None  # of torchdata's class, until a loop tells its epoch
         self._epoch_set = self._sampler_epoch()
 
     # ------------------------------------------------------------------ the Loader that reads
 
     def _wrapped(self) -> Loader[T_co]:
         """Wrap a plain `DataLoader` with the same arguments."""
-        kind: Any = _torchdatas() if self.order == "torchdata" else DataLoader
+        streams = isinstance(self.dataset, IterableDataset)
+        kind: Any = _torchdatas() if self.order == "torchdata" and not streams else DataLoader
         batching: dict[str, Any] = {"sampler": self.sampler}
         if self.batch_size is not None:
             batching |= {"batch_size": self.batch_size, "drop_last": self.drop_last}
@@ -179,7 +186,7 @@ class StatefulDataLoader(DataLoader[T_co]):
             batching = {"batch_sampler": self.batch_sampler}
         else:
             batching["batch_size"] = None
-        if isinstance(self.dataset, IterableDataset):
+        if streams:
             batching.pop("sampler", None)
         plain = kind(
             self.dataset,
@@ -197,7 +204,7 @@ class StatefulDataLoader(DataLoader[T_co]):
             in_order=self.in_order,
         )
         given = {"seed": self.seed, "world": self.world, **self.options}
-        if self.order != "feistel":
+        if self.order != "feistel" and not streams:
             given["order"] = "torch"  # a sampler of torchdata means its own order
         if given["world"] is None and self._divides() is None:
             given["world"] = World(0, 1)
@@ -249,12 +256,22 @@ class StatefulDataLoader(DataLoader[T_co]):
                     'StatefulDataLoader(..., after_last="next") to start the next epoch instead.',
                     LoopWarning,
                 )
-            self._loop, self._resumed = _Loop(self._resumed), False
+            self._loop, self._resumed = _Loop(self._resumed, loader.cursor), False
             return _EpochIterator(self, self._loop, iter(epoch))
+
+    def _take(self, loop: _Loop) -> Iterator[T_co] | None:
+        """Make a loop that a loaded state has replaced the newest again, if it had read nothing and starts there."""
+        if self._loop is not None or self._refused is not None or loop.started or loop.start != self.loader.cursor:
+            return None
+        self._loop, self._resumed = loop, False
+        return iter(next(self.loader.epochs(_ENDLESS)))
 
     def _follow_set_epoch(self) -> None:
         """Go to the epoch that the script has set since the last loop."""
         loader, told = self.loader, self._sampler_epoch()
+        if self._foreign is not None:
+            self._continue(self._foreign, told)
+            self._foreign, self._epoch_set = None, told
         here = loader.cursor.epoch
         if told is None or (told == self._epoch_set and not self._resumed):
             return
@@ -287,6 +304,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         with self._lock:
             if self._refused is not None:
                 raise self._refused  # it would overwrite the one that was rejected
+            if self._foreign is not None:
+                return dict(self._foreign)
             loop = self._loop
             finished = loop is not None and loop.over and self.loader.cursor.step == 0
             return {_FINISHED: finished, _STATE: self.loader.state_dict(), _SEED: self._drawn}
@@ -296,15 +315,18 @@ class StatefulDataLoader(DataLoader[T_co]):
 
         Args:
             state_dict: from `state_dict()`, other keys in it are ignored; a state of torchdata's class, if
-                `order="torchdata"`; or an empty one, which lets the next loop start a new epoch.
+                `order="torchdata"`, to which the next `iter()` goes if a sampler has `set_epoch`; or an empty one,
+                which lets the next loop start a new epoch.
 
         Raises:
             StateFormatError: it is not a state of this class.
-            StateMismatchError: data, batch size, seed or sampler differ. The next `iter()` raises the error again, so
+            StateMismatchError: data, batch size, seed or sampler differ, or torchdata's state had workers and this
+                loader has none, or the other way round. The next `iter()` raises the error again, so
                 a script that catches it does not train from scratch.
         """
         with self._lock:
-            self._refused, before, self._loop = None, self._loop, None
+            self._refused = self._foreign = None
+            before, self._loop = self._loop, None
             if not state_dict:
                 if before is not None and before.is_left:
                     self.loader.end_epoch()
@@ -320,15 +342,18 @@ class StatefulDataLoader(DataLoader[T_co]):
         if _STATE not in state:
             self._adopt(state)
             return
-        seed = state.get(_SEED)
-        if seed is not None and self._drawn is not None and seed != self._drawn:
-            self._drawn = seed  # this process chose a different one
-            self.sampler.generator.manual_seed(seed)  # type: ignore[attr-defined]  # the RandomSampler made above
-            self.loader.close()
-            self.loader = self._wrapped()
+        self._draw_from(state.get(_SEED))
         self.loader.load_state_dict(state[_STATE])
         if state.get(_FINISHED) and self.loader.cursor.step > 0:
             self.loader.end_epoch()  # Accelerate reads one batch ahead, and marks the end of the epoch itself
+
+    def _draw_from(self, seed: int | None) -> None:
+        """Shuffle by the seed of a state, if each process draws its own."""
+        if seed is not None and self._drawn is not None and seed != self._drawn:
+            self._drawn = seed
+            self.sampler.generator.manual_seed(seed)  # type: ignore[attr-defined]  # the sampler made in __init__
+            self.loader.close()
+            self.loader = self._wrapped()
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that torchdata's class has saved."""
@@ -343,7 +368,24 @@ class StatefulDataLoader(DataLoader[T_co]):
                 "The rest of the epoch would repeat some samples and skip others. For a map-style dataset, pass "
                 'StatefulDataLoader(..., order="torchdata"); a stream can only finish its run with torchdata.'
             )
-        adopt(self.loader, state)
+        saved = position_of(state, epoch=None, step=None).generator
+        if saved is not None:
+            generator = torch.Generator()
+            generator.set_state(saved)
+            self._draw_from(generator.initial_seed())
+        if self._sampler_epoch() is None:
+            self._continue(state, 0 if type(self.sampler) is SequentialSampler else None)
+        else:
+            self._foreign = state  # set_epoch may follow
+
+    def _continue(self, state: Mapping[str, Any], epoch: int | None) -> None:
+        """Go to the position of torchdata's state; a state does not have the number of an epoch."""
+        if state.get(_FINISHED) and epoch is not None:
+            adopt(self.loader, epoch=epoch, step=0)
+            return
+        adopt(self.loader, state, epoch=epoch)
+        if state.get(_FINISHED):
+            self.loader.end_epoch()
 
     # ------------------------------------------------------------------ other processes, and the end
 
@@ -360,7 +402,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         refused = self._refused
         self._restart()
         self._refused, self.loader = refused, self._wrapped()
-        if sent is not None and sent[_STATE] != self.loader.state_dict():
+        if sent is not None and sent.get(_STATE) != self.loader.state_dict():
             self.load_state_dict(sent)
 
     def close(self) -> None:
@@ -374,11 +416,13 @@ class _Loop:
 
     Args:
         resumed: the epoch continues after a state.
+        start: the position before its first batch.
         started: a batch was delivered.
         over: it has reached the end.
     """
 
     resumed: bool
+    start: Cursor
     started: bool = False
     over: bool = False
 
@@ -412,6 +456,9 @@ class _EpochIterator(Generic[T_co]):
         with owner._lock:  # noqa: SLF001  # one thing in two classes
             if self._loop.over:
                 raise StopIteration
+            if owner._loop is not self._loop:  # noqa: SLF001
+                again = owner._take(self._loop)  # noqa: SLF001
+                self._batches = self._batches if again is None else again
             if owner._loop is not self._loop:  # noqa: SLF001
                 raise LoopError(
                     "the next batch was requested from an iterator, but a newer loop over the same StatefulDataLoader "
@@ -468,8 +515,7 @@ def install(*, after_last: AfterLast = "empty", order: Order = "feistel", **opti
             f"torchdata's StatefulDataLoader was imported before install() was called, by {', '.join(sorted(late))}.\n"
             "These modules would keep using it. Call resumable.torch.install() before you import them."
         )
-    _check("after_last", after_last, get_args(AfterLast))
-    _check("order", order, get_args(Order))
+    _check(after_last, order)
     _installed.after_last, _installed.order, _installed.options = after_last, order, options
     for name in _MODULES:
         vars(sys.modules[name])["StatefulDataLoader"] = StatefulDataLoader
@@ -494,9 +540,15 @@ def _torchdatas() -> Any:
     return _theirs[0]
 
 
-def _check(name: str, value: Any, known: tuple[str, ...]) -> None:
-    if value not in known:
-        raise ConfigurationError(
-            f"{name} must be one of {', '.join(known)}, but it is {value!r}.\n"
-            "The batches would differ from what you asked for."
-        )
+def _random_sampler(order: str) -> Any:
+    if order != "torchdata":
+        return RandomSampler
+    _torchdatas()
+    from torchdata.stateful_dataloader.sampler import RandomSampler as Theirs  # noqa: PLC0415  # an optional package
+
+    return Theirs
+
+
+def _check(after_last: str, order: str) -> None:
+    check_choice("after_last", after_last, get_args(AfterLast), "It says what follows an epoch's last batch.")
+    check_choice("order", order, get_args(Order), "It selects the order of a shuffled dataset.")

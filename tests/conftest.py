@@ -13,6 +13,7 @@ from collections import Counter
 from contextlib import suppress
 from importlib import import_module
 from typing import TYPE_CHECKING
+from zlib import crc32
 
 import pytest
 from hypothesis import settings
@@ -146,22 +147,22 @@ def _sample_processes(items: Iterable[pytest.Item]) -> None:
             files.add(item.path)
 
 
-def _sample_grids(items: Iterable[pytest.Item]) -> None:
-    """Leave grids of slow tests to `make test-long`, but a few cells of each, spread over the grid.
+def _sample_grids(items: list[pytest.Item]) -> None:
+    """Leave grids of slow tests to `make test-long`, but one cell of each; the classes of a suite are cells.
 
-    Tests whose cells are different things, such as pages or examples, have the mark `every_cell`.
+    Which cell depends on the test's name, so that every class and parameter has its turn. Tests whose cells are
+    different things, such as pages or examples, have the mark `every_cell`.
     """
     grids: dict[str, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("slow") and not (
             item.get_closest_marker("long") or item.get_closest_marker("every_cell")
         ):
-            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
-    for cells in grids.values():
-        kept = {round(number * (len(cells) - 1) / (_CELLS - 1)) for number in range(_CELLS)}
-        for number, item in enumerate(cells):
-            if len(cells) > _CELLS and number not in kept:
-                item.add_marker(pytest.mark.long)
+            grids.setdefault(_test(item), []).append(item)
+    for test, cells in grids.items():
+        kept = crc32(test.encode()) % len(cells)
+        for item in (*cells[:kept], *cells[kept + 1 :]):
+            item.add_marker(pytest.mark.long)
 
 
 def _longest_first(items: list[pytest.Item]) -> None:

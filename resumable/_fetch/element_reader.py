@@ -10,17 +10,21 @@ The element fetcher uses it in the training process, and `DataLoader` workers us
 
 from __future__ import annotations
 
+import threading
+import time
 import warnings
 from contextlib import contextmanager, nullcontext
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import Canary
 from resumable._fetch.failures import note_first
 from resumable._fetch.reader import no_end
 from resumable._introspection import ask
 from resumable._randomness.keyed import BlockCache
-from resumable._randomness.keys import SampleKeys, isolated, reseed
+from resumable._randomness.keys import SampleKeys, isolated, reseed, states
 from resumable._randomness.own_generators import OwnGenerators
+from resumable._warn import warn
 from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -30,12 +34,14 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._randomness.keys import Randomness
 
-__all__ = ["OPENING", "ElementReader", "SeededReader", "too_few"]
+__all__ = ["FEW", "OPENING", "ElementReader", "SeededReader", "too_few"]
 
 
 OPENING = (1 << 62) - 1  # the counter of the batch key under which an epoch opens, at any position in it
+FEW = 4  # elements of the start of an epoch that are noted
 _SILENT_SECONDS = 1.0
 _SKIP_BLOCK = 256
+_WATCHED_SECONDS = 0.05, 0.25  # as long as the first element took, within these limits
 _FARTHEST = 1 << 40  # elements to read again; at 1 µs each, that takes 12 days
 
 
@@ -64,8 +70,11 @@ class SeededReader:
         self._elements: Iterator[Any] = iter(())
         self._ahead: list[Any] = []  # read ahead, and not taken yet; at most a batch
         self._error: Exception | None = None
+        self._threads: set[threading.Thread] | None = None  # before the source was opened; None after the first element
+        self._opened = 0.0
         self.position = 0  # of the element that was read last, or failed
         self.skipped = False  # whether elements were skipped without being read
+        self.first = dict[int, Canary]()  # the canaries of the first elements of the epoch, if they were read
 
     def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
         """Open the source, with randomness that belongs to the epoch."""
@@ -73,7 +82,10 @@ class SeededReader:
         with self._given_guard():
             if self._mode != "off":
                 reseed(self._keys.batch(OPENING))
+                self._threads, self._opened = set(threading.enumerate()), time.monotonic()
             self._elements = opener()
+            if self._threads is not None and self._started():
+                self._read_at_once()
 
     def begin_or(self, opener: Callable[[], Iterator[Any]], otherwise: Callable[[], Iterator[Any]]) -> None:
         """Open the source, or use a second opener if the first yields no element.
@@ -92,6 +104,8 @@ class SeededReader:
             raise error
         ahead, self._ahead = self._ahead[:count], self._ahead[count:]
         drawn = ahead + self._draw(position + len(ahead), count - len(ahead), keep=keep)
+        if keep and position < FEW:
+            self.first |= {place: Canary(one) for place, one in zip(range(position, FEW), drawn, strict=False)}
         return drawn if keep else [None] * len(drawn)
 
     @property
@@ -182,6 +196,34 @@ class SeededReader:
         if callable(close):
             close()
 
+    def _read_at_once(self) -> None:
+        """Read the first element without a new seed: a thread may still be drawing the order of the epoch."""
+        try:
+            self._ahead = list(islice(self._elements, 1))
+        except Exception as error:  # noqa: BLE001  # of any type, raised when its element is taken
+            self._error = error
+        self._watch_threads()
+
+    def _started(self) -> list[threading.Thread]:
+        return [thread for thread in threading.enumerate() if thread not in (self._threads or ())]
+
+    def _watch_threads(self) -> None:
+        """Check whether threads that the source started use the RNGs while this one waits.
+
+        Warns:
+            PromiseWarning: they do.
+        """
+        started, self._threads = self._started(), None
+        if not started or threading.current_thread() is not threading.main_thread():
+            return  # if the loop reads in a thread, the trainer may use the RNGs as well
+        before, now = states(), time.monotonic()
+        end = now + min(max(_WATCHED_SECONDS[0], now - self._opened), _WATCHED_SECONDS[1])
+        while time.monotonic() < end:
+            time.sleep(_WATCHED_SECONDS[0] / 16)
+            if states() != before:
+                warn(_IN_A_THREAD.format(", ".join(thread.name for thread in started)), PromiseWarning)
+                return
+
     def _draw(self, position: int, count: int, *, keep: bool) -> list[Any]:
         if self._mode == "off":
             self.position = position
@@ -197,6 +239,8 @@ class SeededReader:
                 except StopIteration:
                     break
                 drawn.append(element if keep else None)
+                if self._threads is not None:
+                    self._watch_threads()
         return drawn
 
     def _kept(self, element: Any, *, keep: bool) -> Any:
@@ -216,6 +260,12 @@ class SeededReader:
         return keys
 
 
+_IN_A_THREAD = (
+    "the source started a thread ({}) that uses random, numpy.random or torch, while the Loader seeds the same RNGs.\n"
+    "Which numbers the thread gets depends on the time, so its elements differ in every run. Do not read ahead in the "
+    'source: wrap it without the thread, and start the thread over the Loader, with wrap(..., ack="manual"). Or let '
+    "the code in the thread use its own generator, seeded with the epoch."
+)
 _TRANSFORM = 0x5DEECE66D1234567  # makes a transform's key differ from the key of reading the element
 _OF_ITS_OWN = (
     "the transform or collate function uses its own random generator, {}: a {}.\n"

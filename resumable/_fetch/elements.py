@@ -14,7 +14,7 @@ from functools import partial
 from typing import TYPE_CHECKING, Any
 
 from resumable._content import Canary
-from resumable._fetch.element_reader import ElementReader, too_few
+from resumable._fetch.element_reader import FEW, ElementReader, too_few
 from resumable._fetch.fetcher import as_the_state_knows, fingerprint_of
 from resumable._fetch.frameworks import (
     HasOtherKinds,
@@ -26,6 +26,7 @@ from resumable._fetch.frameworks import (
     inside_of,
 )
 from resumable._fetch.own_state import given_back, without_state
+from resumable._fetch.past import Past, Run
 from resumable._fetch.positioning import Positioner, shows_nothing
 from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._introspection import offers
@@ -75,16 +76,19 @@ class ElementFetcher:
         self._reopen = backend.reopen if offers(backend, Reopens) else None
         self._ended = backend.ended if offers(backend, SupportsEnded) else None
         self._seeds = randomness != "off" and not self.traits.keyed
-        self._replays = options.resume == "replay"
+        self._replays = options.replays
+        self._run = Run(self._name) if options.resume == "replay_run" else None
         self._has_state = offers(backend, SnapshotBackend) and not self._replays  # stored, because asking takes time
         self._compares = options.compares_data and not self.traits.compares_itself
         self._told = False  # that elements show no content
+        self._past = Past(backend, self._reader, self._name) if options.compares_data and self._run is None else None
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
         self._global_batch = 1
         self._place = SnapshotCursor(reached=True, between=True)
         self._standing: SourceState | None = None  # the last state between epochs, if the source is there
+        self._newest: SourceState | None = None  # the last one that was asked for
         self._live: ElementReader | None = None
         self._left: SourceState | None = None  # the state of an epoch that a different rank has ended
         self._splitter = RankSplitter(backend, dealt=self._dealt, tries=self._compares and not self.traits.goes_on)
@@ -119,7 +123,28 @@ class ElementFetcher:
         kind = state.fingerprint["backend.kind"]
         if kind != self.backend.kind:
             self._kinds[kind]()
+        if self._past is not None:
+            self._past.expect(state.mark.cursor, state.past)
         return state.mark
+
+    def past(self, mark: Mark) -> dict[str, Any] | None:
+        """Return what was seen of the epoch before a mark, if the source is opened again in each epoch."""
+        if self._past is None or not self._opens_again(mark):
+            return None
+        cursor, place = mark.cursor, self._place
+        compared = place.base is not None or self._compares or cursor.epoch > 0
+        over = place.ended and place.position == cursor.position and not compared
+        if cursor.position and (over if mark.source is None else mark.source.ended):  # the next epoch is opened next
+            self._past.ended(cursor.epoch)
+            return self._past.as_dict(cursor.epoch + 1)
+        return self._past.as_dict(cursor.epoch)
+
+    def _opens_again(self, mark: Mark) -> bool:
+        """Return whether getting to a mark means to open the source, without a state of its own."""
+        source, workers = mark.source, self._worker_states
+        if source is None or self._replays:
+            return True
+        return isinstance(source, AtPlace) and workers is not None and workers.replayed(source.snapshot) > 0
 
     def plan(self, global_batch: int, ranks: int | None = None) -> Plan | None:  # noqa: ARG002  # the protocol has it
         """Return the plan of the epochs if the source knows its length. Still, only the source ends an epoch."""
@@ -140,8 +165,17 @@ class ElementFetcher:
         return World() if self._options.shard is False else self._options.find_world()
 
     def source_now(self, source: SourceState | None) -> SourceState | None:
-        """Return the state unchanged: a stream's position depends only on what was read."""
-        return source
+        """Return the state, with what the loop has changed on a sampler since, if no batch was read since.
+
+        The position of any other stream depends only on what was read.
+        """
+        place, ahead = self._place, self._live is not None and bool(self._live.ahead)
+        if not self.inside.follows or source is None or source is not self._newest or ahead:
+            return source
+        if not place.reached or place.taken < place.position:
+            return source
+        self._take_snapshot(place)
+        return source if place.base is None else replace(place.base, skip=0, ended=source.ended)
 
     def begins_with(self, source: SourceState | None) -> SourceState | None:
         """Return the state unchanged: all of it is the position."""
@@ -168,6 +202,7 @@ class ElementFetcher:
         state = replace(place.base, skip=place.position - place.taken, ended=place.ended)
         if place.between and place.reached:
             self._standing = state
+        self._newest = state
         return state
 
     def state_before(self, cursor: Cursor) -> tuple[SourceState | None, Canary | None]:
@@ -209,6 +244,10 @@ class ElementFetcher:
         continues where it is would yield only them in its next pass.
         """
         cursor, state = mark.cursor, mark.source
+        if self._past is not None:
+            self._past.ended(cursor.epoch)
+        if self._run is not None:
+            self._run.refuse_leaving(cursor)
         if self._resets:
             return None
         if self._live is not None:
@@ -252,6 +291,10 @@ class ElementFetcher:
         try:
             self._start(reader, mark)
             yield from self._rounds(reader, cursor, world)
+            if self._past is not None:
+                self._past.ended(cursor.epoch)
+            if self._run is not None and self._left is None:
+                self._run.ended(cursor.epoch)
         finally:
             self._place.reached, self._live = False, None
             reader.close()
@@ -267,7 +310,9 @@ class ElementFetcher:
                 self._left = None if self._resets else left_early(self.source_state(), cursor)
                 break
             # If reading fails, the source is past the elements that it lost, so a cheap snapshot is taken before it.
-            if place.reached and not self.traits.snapshot_every and self._is_stale(place, asked=True):
+            # One that an earlier save took may lack what the loop has changed since.
+            again = not self.traits.snapshot_every or (self.inside.follows and place.base is not None)
+            if place.reached and again and self._is_stale(place, asked=True):
                 self._take_snapshot(place)
             place.reached = False  # a signal handler may ask for a state while the source is in the middle of a batch
             drawn = self._splitter.draw(reader, cursor, size, world)
@@ -278,6 +323,9 @@ class ElementFetcher:
             # Only a replay is compared with the element before the mark. With a snapshot, the element after it is used.
             if (self._compares or self._witness) and not (self._has_state and place.base is not None):
                 last = after, self._canary_of(self._witness(after) if self._witness else drawn.last[0])
+            if self._past is not None and cursor.position < FEW:
+                seen = {after - 1: last[1]} if self._witness and last is not None else reader.first
+                self._past.read(cursor.epoch, seen)
             batch = reader.assemble(drawn.own, cursor.position + drawn.start)
             cursor = Cursor(cursor.epoch, after, cursor.step + 1)
             place.position, place.ended = cursor.position, drawn.total < size
@@ -310,7 +358,16 @@ class ElementFetcher:
         """Bring the source to a mark, and compare its element there with the mark's canary."""
         canary = mark.canary if self._compares or self._witness else None
         positioner = Positioner(reader, self._name, lambda message: _report(message, mark))
-        epoch, position = mark.cursor.epoch, mark.cursor.position
+        epoch = mark.cursor.epoch
+        if self._past is not None and self._opens_again(mark):
+            self._past.check(mark.cursor, lambda message: _report(message, mark))
+            self._past.opening(epoch)
+        self._go_to(positioner, mark, canary)
+        if self._past is not None:
+            self._past.tell()
+
+    def _go_to(self, positioner: Positioner, mark: Mark, canary: Canary | None) -> None:
+        reader, epoch, position = positioner.reader, mark.cursor.epoch, mark.cursor.position
         if mark.source is not None and not self._replays:
             ways = [lambda: self._restore(reader, mark)]
             if self._otherwise is not None:
@@ -318,6 +375,8 @@ class ElementFetcher:
             positioner.restore(ways, position, canary)
             return
         self._standing, self._place = None, SnapshotCursor(position=position)
+        if self._run is not None:
+            self._run.replay_before(epoch, self._reader, self.backend)
         opener = partial(self.backend.open, epoch)
         found = positioner.replay(
             opener,
@@ -388,6 +447,8 @@ class ElementFetcher:
         """Return whether a new snapshot is due. None can be taken while the source is ahead of the position."""
         if self._live is not None and self._live.ahead:
             return False
+        if asked and self.inside.follows:
+            return True
         every = 1 if asked else self.traits.snapshot_every or 1
         if isinstance(place.base, LeftEarly):  # so such states are never nested
             return place.position > place.taken

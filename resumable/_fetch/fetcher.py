@@ -142,6 +142,10 @@ class Fetcher(Protocol):
         """Return the source's own state before the last yielded batch, and its canary, without asking the source."""
         ...
 
+    def past(self, mark: Mark) -> dict[str, Any] | None:
+        """Return what was seen of the epoch before a mark, if the source is opened again in each epoch."""
+        ...
+
     def canary(self) -> Canary | None:
         """Return the canary for the element at the position that `source_state` just returned, if it is compared."""
         ...

@@ -14,8 +14,10 @@ if TYPE_CHECKING:
 
     from resumable._order.plan import Tail
     from resumable._stats import Meter
+    from resumable.protocols import ReplayBackend
 
 __all__ = [
+    "Glimpsed",
     "HasOtherKinds",
     "HasReplayWitness",
     "HasSettings",
@@ -38,11 +40,13 @@ class Inside:
             index), "batch_size", "num_workers", "collate_fn".
         restarts_workers: it restarts dead worker processes with `wrap(..., on_worker_death="restart")`.
         meter: what its worker processes measure.
+        follows: its state has what the training loop changes on the source, so it is taken again if none was read.
     """
 
     shows: Mapping[str, Any] = field(default_factory=dict)
     restarts_workers: bool = False
     meter: Meter | None = None
+    follows: bool = False
 
 
 def inside_of(backend: Any) -> Inside:
@@ -112,6 +116,33 @@ class LogicalStreams(Protocol):
     @property
     def alternate_identity(self) -> Mapping[str, Any] | None:
         """A second identity that states of the same streams may have."""
+        ...
+
+
+@runtime_checkable
+class Glimpsed(Protocol):
+    """Sources that are opened again, and may depend on what they did before: iterables and `DataLoader`s over them."""
+
+    @property
+    def replays(self) -> bool:
+        """Whether it is opened again, as it has no state."""
+        ...
+
+    @property
+    def lives(self) -> bool:
+        """Whether the same object is iterated over in each epoch, or a function that may remember something."""
+        ...
+
+    @property
+    def remembering(self) -> Any:
+        """The object that lives over epochs, as far as this process can inspect it."""
+        ...
+
+    def apart(self) -> ReplayBackend:
+        """Return the same backend over a copy of the source, or over the source itself if it cannot be copied.
+
+        It has a method `leave`, which ends an epoch of which only the first elements were read, and `close`.
+        """
         ...
 
 

@@ -10,11 +10,12 @@ from resumable._fetch.fetcher import fingerprint_of
 from resumable._fetch.frameworks import HasSettings, HasTorchOrder, inside_of
 from resumable._fetch.order import Interleaved, Order
 from resumable._fetch.own_state import Follower
-from resumable._introspection import ask, offers
+from resumable._introspection import ask, length_or_none, offers, qualname_of
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._state import check_position, check_remembered
-from resumable.errors import BackendError, ConfigurationError, ShuffleWarning
+from resumable._warn import warn
+from resumable.errors import BackendError, ConfigurationError, PromiseWarning, ShuffleWarning
 from resumable.protocols import SupportsOwnState, traits_of
 from resumable.samplers.base import Bindable, Continuable
 
@@ -66,6 +67,7 @@ class IndexedFetcher:
         self._older_tail = None if torchs is None else torchs.older_tail
         self._settings = backend if offers(backend, HasSettings) else None
         ordered = by_epoch(sampler, self.inside.shows.get("dataset"))
+        self._counted = length_or_none(self.inside.shows.get("dataset"))
         self._binding = SamplerResolution(ordered, lambda: (options.batch_size or 1) * options.find_world().size)
         self._facts: tuple[Sampler, dict[str, Any]] | None = None
         self._order: Order | None = None
@@ -167,6 +169,9 @@ class IndexedFetcher:
         """Return the world that was passed, or else the current one."""
         return self._options.find_world()
 
+    def past(self, mark: Mark) -> None:
+        """Return None: no epoch depends on the ones before."""
+
     def canary(self) -> None:
         """Return None: a sample is identified by its index."""
         return
@@ -194,6 +199,7 @@ class IndexedFetcher:
         """Yield the rest of the mark's epoch: batches, each with the cursor after it."""
         world = self._options.find_world()
         self._binding.open(global_batch)
+        self._tell_length()
         order = self._order_of(self.plan(global_batch), world)
         check_share(global_batch, world)
         _check_last(order.plan, mark.cursor, world)
@@ -216,6 +222,17 @@ class IndexedFetcher:
                 f"the backend {self.backend.kind!r} ended {len(asked)} batches early, at {asked[0]}.\n"
                 "Its read() must yield one batch per request."
             )
+
+    def _tell_length(self) -> None:
+        """Compare the number of samples with what it was.
+
+        Warns:
+            PromiseWarning: it has changed.
+        """
+        source = self.inside.shows.get("dataset")
+        before, self._counted = self._counted, length_or_none(source)
+        if self._counted != before and not self._options.evaluation:
+            warn(_grown(qualname_of(type(source)), before, self._counted, self.backend.length), PromiseWarning)
 
     def _read(self, mark: Mark, requests: Iterator[Request]) -> Iterator[Any]:
         """Read with the settings that the mark's epoch started with; the current ones are for later epochs."""
@@ -244,6 +261,15 @@ class IndexedFetcher:
         elif plan != self._order.plan or self.sampler is not self._order.sampler:
             self._order = self._order.changed(plan, self.sampler)
         return self._order
+
+
+def _grown(name: str, before: int | None, now: int | None, length: int) -> str:
+    return (
+        f"the number of samples of {name} has changed since the last epoch.\n  then: {before}\n  now:  {now}\n"
+        f"This Loader still reads the first {length} samples, as when it was wrapped. To read the others, create a new "
+        "Loader and continue with its seek(epoch=...). Or pass the DataLoader a custom sampler, which determines the "
+        "samples of each epoch."
+    )
 
 
 def _check_last(plan: Plan, cursor: Cursor, world: World) -> None:

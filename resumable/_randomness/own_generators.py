@@ -43,7 +43,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 
 
-__all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators"]
+__all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators", "is_generator", "state_of"]
 
 
 # ------------------------------------------------------------------ finding
@@ -529,12 +529,12 @@ class OwnGenerator:
     def look(self) -> tuple[Any, Any]:
         """Return the current generator and its state."""
         generator = self.now()
-        return generator, _state_of(generator)
+        return generator, state_of(generator)
 
     def changed(self, look: tuple[Any, Any]) -> bool:
         """Return whether it was replaced, used or seeded since."""
         generator, state = look
-        return self.now() is not generator or _state_of(generator) != state
+        return self.now() is not generator or state_of(generator) != state
 
     def put_back(self, look: tuple[Any, Any]) -> None:
         """Restore the state of the generator that was there."""
@@ -637,10 +637,10 @@ def _can_be_seeded(name: str, generator: Any) -> bool:
 
 
 def _is_as_before(generator: Any) -> bool:
-    state = _state_of(generator)
+    state = state_of(generator)
     _seed(generator, 0)
     _give(generator, state)
-    return bool(_state_of(generator) == state)
+    return bool(state_of(generator) == state)
 
 
 def _seed(generator: Any, key: int) -> None:
@@ -667,7 +667,7 @@ def _seed_bits(bits: Any, key: int) -> None:
         bits.state = type(bits)(key).state
 
 
-def _state_of(generator: Any) -> Any:
+def state_of(generator: Any) -> Any:
     """Return a state that can be compared and restored."""
     if generator is None:
         return None

@@ -7,11 +7,9 @@ import os
 import platform
 from dataclasses import asdict, dataclass
 from importlib import metadata
-from textwrap import wrap
 from typing import Any
 
 from resumable._order.world import find
-from resumable._selfcheck.report import WIDTH, indented
 from resumable._version import __version__
 from resumable.errors import ConfigurationError
 
@@ -63,10 +61,9 @@ class Health:
 
     def __str__(self) -> str:
         width = max(map(len, self.known))
-        lines = [_fold(f"{name:<{width}}  ", value) for name, value in self.known.items()]
-        traps = ["\n".join(indented(f"TRAP: {trap}", "")) for trap in self.traps]
-        end = "No problems found." if self.ok else "A promise would break: see TRAP above."
-        return "\n\n".join(["\n".join(lines), *traps, end])
+        known = "\n".join(f"{name:<{width}}  {value}" for name, value in self.known.items())
+        verdict = "PASSED: no problems found." if self.ok else "\n\n".join(f"WARNING: {trap}" for trap in self.traps)
+        return f"{verdict}\n\n{known}"
 
 
 _PACKAGES = (
@@ -89,9 +86,3 @@ def _alone() -> list[str]:
         if os.environ.get(name, "1") != "1"
     ]
     return traps
-
-
-def _fold(name: str, value: str) -> str:
-    """Put a value after its name, on as many lines as it needs."""
-    lines = wrap(value, WIDTH - len(name), break_on_hyphens=False) or [""]
-    return "\n".join((name if number == 0 else " " * len(name)) + line for number, line in enumerate(lines))

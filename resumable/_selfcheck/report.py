@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import textwrap
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -14,11 +13,9 @@ if TYPE_CHECKING:
 __all__ = [
     "ALIAS",
     "MOVED",
-    "WIDTH",
     "CheckReport",
     "LoaderReport",
     "Trial",
-    "indented",
     "of_cut",
     "of_processes",
     "of_runs",
@@ -27,7 +24,7 @@ __all__ = [
 
 @dataclass(frozen=True, slots=True)
 class CheckReport:
-    """The result of `resumable.check`. It is true if every promise was kept. Printed, it is a table.
+    """The result of `resumable.check`. It is true if every check passed. Printed, the verdict comes first.
 
     Args:
         loaders: one report per loader.
@@ -43,12 +40,12 @@ class CheckReport:
 
     @property
     def ok(self) -> bool:
-        """Whether every loader was checked, and no promise is broken."""
+        """Whether every loader was checked, and no check failed."""
         return all(one.kept for one in self.loaders)
 
     @property
     def status(self) -> int:
-        """The exit status: 0 kept, 1 broken, 2 if a loader could not be checked."""
+        """The exit status: 0 passed, 1 failed, 2 if a loader could not be checked."""
         found = [one.kept for one in self.loaders]
         return 1 if False in found else 2 if None in found or not found else 0
 
@@ -62,16 +59,8 @@ class CheckReport:
         return {**head, "loaders": loaders, "notes": list(self.notes)}
 
     def __str__(self) -> str:
-        return self.shown("seconds=")
-
-    def shown(self, option: str) -> str:
-        """Return the table.
-
-        Args:
-            option: the option that allows more time, as the caller writes it.
-        """
-        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
-        return "\n\n".join([*map(str, self.loaders), *notes, "\n".join(indented(self.verdict(option), ""))])
+        notes = [f"WARNING {note}" for note in self.notes]
+        return "\n\n".join([self.verdict("seconds="), *map(str, self.loaders), *notes])
 
     def verdict(self, option: str) -> str:
         """Return the result in one or two sentences.
@@ -80,10 +69,11 @@ class CheckReport:
             option: the option that allows more time, as the caller writes it.
         """
         if self.status == 2:  # noqa: PLR2004  # an exit status
-            return f"Not checked: no resume was compared in {self.seconds:.1f} s. Allow more time with {option}."
-        trials = [trial for one in self.loaders for trial in one.trials if trial.kept is not None]
-        kept = sum(trial.kept is True for trial in trials)
-        said = f"{'Broken' if self.status else 'Kept'}: {kept} of {len(trials)} checks kept, in {self.seconds:.1f} s."
+            return f"SKIPPED: no resume was compared in {self.seconds:.1f} s. Allow more time with {option}."
+        trials = [trial for one in self.loaders for trial in one.trials]
+        failed, skipped = (sum(trial.kept is kept for trial in trials) for kept in (False, None))
+        result = f"FAILED: {failed} of {len(trials)} checks" if failed else f"PASSED: {len(trials) - skipped} checks"
+        said = f"{result}{f', {skipped} skipped' if skipped else ''}, in {self.seconds:.1f} s."
         more = f" The time ran out before everything was tried. Allow more with {option}."
         return said if self.complete else said + more
 
@@ -112,12 +102,16 @@ class LoaderReport:
         return False if False in found else (True if True in (cuts or found) else None)
 
     def __str__(self) -> str:
-        head = f"{self.name}: {self.source}" if self.name else self.source
-        lines, known = [head, *indented(self.read, "  "), "", f"{'':11} {'n':>4}  (n = batches compared)"], ""
+        lines, known = [self.head], ""
         for trial in self.trials:
             lines.append(trial.shown(known))
             known = trial.cause or known
         return "\n".join(lines)
+
+    @property
+    def head(self) -> str:
+        """Which loader it is, and what was read, in two lines."""
+        return f"{self.name}: {self.source}\n  {self.read}" if self.name else f"{self.source}\n  {self.read}"
 
 
 @dataclass(frozen=True, slots=True)
@@ -143,9 +137,15 @@ class Trial:
     def __str__(self) -> str:
         return self.shown("")
 
-    def shown(self, known: str) -> str:
-        """Return its lines, without the cause if that is already known."""
-        lines = [f"{_WORDS[self.kept]:<11} {self.compared or '':>4}  {self.name}"]
+    def shown(self, known: str, loader: str = "") -> str:
+        """Return its lines.
+
+        Args:
+            known: the cause that was printed last, which is not repeated.
+            loader: the loader's key, if there are several.
+        """
+        count = f" ({self.compared} compared)" if self.compared else ""
+        lines = [f"{_WORDS[self.kept]:<7} {f'{loader} ' if loader else ''}{self.name}{count}"]
         if (found := self.difference) is not None:
             part = f"{found.part} differs" if found.part else "differs"
             lines += [
@@ -156,20 +156,10 @@ class Trial:
         cause = self.cause
         if cause == known and cause:
             cause = "Probably the same cause." if self.kept is False else ""
-        return "\n".join([*lines, *indented(cause, "  ")])
+        return "\n".join([*lines, *(f"  {line}" for line in cause.splitlines())])
 
 
-_WORDS = {True: "kept", False: "BROKEN", None: "not checked"}
-WIDTH = 60  # columns
-
-
-def indented(text: str, by: str) -> list[str]:
-    """Return the lines of a text, wrapped to the width of a narrow terminal; indented lines are not wrapped."""
-    lines: list[str] = []
-    for line in text.splitlines():
-        whole = line[:1] == " " or len(line) + len(by) <= WIDTH
-        lines += [by + line] if whole else textwrap.wrap(line, WIDTH, initial_indent=by, subsequent_indent=by)
-    return lines
+_WORDS = {True: "PASSED", False: "FAILED", None: "SKIPPED"}
 
 
 def of_runs(first: list[Batch], second: list[Batch], third: list[Batch]) -> str:
@@ -246,7 +236,10 @@ _TRAINERS = (
     "It depends on the random numbers that the trainer uses, so a resumed run differs. The source uses the global "
     'RNGs outside its samples, or the loader has randomness="off".'
 )
-_STATE_TAKEN = "Saving a state changes the stream: the source's state_dict() moves the source, or uses random numbers."
+_STATE_TAKEN = (
+    "Saving a state changes the stream: the source's state_dict() moves the source, or uses random numbers. Or samples "
+    "depend on earlier reads, in an object outside the function that creates the loader."
+)
 _HASH = (
     "It depends on PYTHONHASHSEED, which differs between processes: on the order of a set, or on hash() of a string. "
     "Sort sets before use, and use hashlib for strings."

@@ -17,9 +17,11 @@ import zlib
 from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from textwrap import indent
+from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from resumable.errors import ConfigurationError, ResumableError, UnsupportedError
+from resumable.loader.iterators import twins_expected
 from resumable.loader.loader import Loader
 from resumable.loader.progress import Progress
 from resumable.loader.registry import refuse_list
@@ -27,11 +29,25 @@ from resumable.loader.wrap import wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
+    from contextlib import AbstractContextManager
     from types import ModuleType
 
     from resumable._selfcheck.streams import Generators
 
-__all__ = ["Maker", "absolute", "call", "check_callable", "hearing", "living_workers", "loading", "raised", "spec_of"]
+__all__ = [
+    "Maker",
+    "Makes",
+    "T",
+    "absolute",
+    "call",
+    "check_callable",
+    "hearing",
+    "living_workers",
+    "loading",
+    "raised",
+    "spec_of",
+    "unrecorded",
+]
 
 
 @contextmanager
@@ -232,7 +248,7 @@ def raised(what: str, error: BaseException) -> str:
     own = str(Path(__file__).parents[1])
     first = next((number for number, frame in enumerate(frames) if not _is_ours(frame.filename, own)), 0)
     shown = "".join([*traceback.format_list(frames[first:]), *traceback.format_exception_only(error)])
-    return f"{what} raised {type(error).__name__}, so nothing could be checked.\n{shown.rstrip()}"
+    return f"{what} raised {type(error).__name__}, so nothing could be checked.\n{indent(shown.rstrip(), '  ')}"
 
 
 def ended(error: SystemExit) -> str:
@@ -250,8 +266,29 @@ def _is_ours(file: str, own: str) -> bool:
     return file.startswith((own, "<frozen importlib")) or "importlib" in Path(file).parts
 
 
+T = TypeVar("T")
+
+
+class Makes(Protocol):
+    """Makes fresh loaders, as often as needed."""
+
+    def all(self) -> dict[str, Loader]:
+        """Return all loaders, each with its key."""
+        ...
+
+    def loader(
+        self, key: str, state: Any = None, seek: tuple[int, int] | None = None
+    ) -> AbstractContextManager[Loader]:
+        """Yield a fresh loader, after it loaded a state or went to an epoch and step."""
+        ...
+
+    def apart(self, run: Callable[[], T]) -> T:
+        """Run a function that makes loaders and reads them, without an effect on later ones."""
+        ...
+
+
 class Maker:
-    """Makes the loaders of a user's function, as often as needed.
+    """Makes the loaders of a user's function.
 
     Args:
         make: the function.
@@ -306,6 +343,10 @@ class Maker:
             for one in loaders.values():
                 one.close()
 
+    def apart(self, run: Callable[[], T]) -> T:
+        """Run a function here: each call of the user's function starts from scratch."""
+        return run()
+
 
 def _loaders(made: Any, key: str) -> Iterator[tuple[str, Loader]]:
     if made is None:
@@ -319,7 +360,7 @@ def _loaders(made: Any, key: str) -> Iterator[tuple[str, Loader]]:
     elif not isinstance(made, Loader) and callable(getattr(made, "train_dataloader", None)):
         yield from _loaders(_of_module(made), key)
     else:
-        yield key, _unrecorded(made if isinstance(made, Loader) else wrap(made))
+        yield key, unrecorded(made if isinstance(made, Loader) else wrap(made))
 
 
 def _is_loader(one: Any) -> bool:
@@ -341,7 +382,7 @@ def _of_module(module: Any) -> Any:
     return call(module.train_dataloader)
 
 
-def _unrecorded(loader: Loader) -> Loader:
+def unrecorded(loader: Loader) -> Loader:
     """Remove the flight recorder, because its folder belongs to the real run."""
     options = loader._options  # noqa: SLF001  # there is no public access
     if options.recorder is not None:
@@ -368,7 +409,7 @@ def hearing() -> Iterator[list[str]]:
     said: list[str] = []
     log, listener = logging.getLogger("resumable"), _Listener(said)
     passes_on = log.propagate
-    with warnings.catch_warnings():
+    with warnings.catch_warnings(), twins_expected():
         warnings.simplefilter("always")
         warnings.showwarning = lambda message, *_, **__: _note(said, str(message))
         log.addHandler(listener)

@@ -7,11 +7,11 @@ import multiprocessing
 import pickle
 import sys
 from dataclasses import replace
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from resumable._fetch import IndexedFetcher
 from resumable._selfcheck import fresh
-from resumable._selfcheck.fresh import Job, Process
+from resumable._selfcheck.fresh import Function, Job, Process
 from resumable._selfcheck.report import (
     ALIAS,
     MOVED,
@@ -37,13 +37,14 @@ from resumable._selfcheck.streams import (
 from resumable.errors import ConfigurationError, OnePassError, ResumableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable
+    from collections.abc import Callable, Iterable
 
-    from resumable._selfcheck.fresh import Read
+    from resumable._selfcheck.fresh import Read, Target
+    from resumable._selfcheck.scripts import Makes
     from resumable._selfcheck.streams import Batch, Recorded
     from resumable.loader.loader import Loader
 
-__all__ = ["check"]
+__all__ = ["Heard", "Tell", "check", "check_all"]
 
 _SHARE = 0.08  # of the time, for the uninterrupted run, which is read about ten times
 _INSIDE = (
@@ -52,7 +53,25 @@ _INSIDE = (
 )
 
 
-def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = None) -> CheckReport:
+class Heard(NamedTuple):
+    """A part of the report, as soon as it is known.
+
+    Args:
+        loader: the loader's key; empty if there is only one.
+        what: the loader, still without trials, or one of its trials.
+    """
+
+    loader: str
+    what: LoaderReport | Trial
+
+
+def _ignore(_: Heard) -> None:
+    """Tell no one."""
+
+
+def check(
+    make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = None, tell: Tell = _ignore
+) -> CheckReport:
     """Check that your own loader resumes at the exact batch: interrupt it, resume it, and compare all batches.
 
         report = resumable.check(make_loader)
@@ -68,6 +87,7 @@ def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = 
         seconds: time limit for new trials. Your code is not interrupted, so the check ends shortly after. The report
             says what was left out.
         spec: where a fresh process finds the function, such as "train.py:make_loader"; by default it is detected.
+        tell: called with each part of the report as soon as it is known.
 
     Raises:
         ConfigurationError: `make` needs arguments, or it or the uninterrupted run raised; the message contains the
@@ -81,63 +101,97 @@ def check(make: Callable[[], Any], *, seconds: float = 30.0, spec: str | None = 
     check_callable(make, getattr(make, "__qualname__", repr(make)))
     generators, clock = Generators(), Clock(seconds)
     inherited = None if spec else generators.state  # a script sets them itself, possibly outside `make`
+    found = spec or spec_of(make)
     try:
         with hearing() as said, contextlib.redirect_stdout(sys.stderr):
-            check_all = _Check(Maker(make, generators), clock, spec or spec_of(make), inherited)
-            loaders = check_all.run()
+            target = None if found is None else Function(found, inherited)
+            return check_all(Maker(make, generators), target, clock, said, tell)
     finally:
         generators.put_back()
+
+
+def check_all(maker: Makes, target: Target | None, clock: Clock, said: list[str], tell: Tell) -> CheckReport:
+    """Check all loaders, while a fresh process reads.
+
+    Args:
+        maker: makes the loaders.
+        target: starts the fresh process; None if it cannot find the loaders.
+        clock: the time limit.
+        said: the warnings of this package so far.
+        tell: called with each part of the report as soon as it is known.
+    """
+    loaders = _Check(maker, target, clock, tell).run()
     return CheckReport(loaders, tuple(said), clock.seconds - clock.left, not clock.was_short)
 
 
 class _Check:
-    def __init__(self, maker: Maker, clock: Clock, spec: str | None, inherited: Any) -> None:
-        self._maker, self._clock, self._spec, self._inherited = maker, clock, spec, inherited
+    def __init__(self, maker: Makes, target: Target | None, clock: Clock, tell: Tell) -> None:
+        self._maker, self._target, self._clock, self._tell = maker, target, clock, tell
+        self._found: dict[str, list[Trial]] = {}
 
     def run(self) -> tuple[LoaderReport, ...]:
-        """Check each loader, while the fresh process reads."""
-        parts = {key: parts_of(loader) for key, loader in self._maker.all().items()}
+        loaders = self._maker.all()
+        parts = {key: parts_of(loader) for key, loader in loaders.items()}
+        sources = {key: repr(loader).strip("<>").partition(", at ")[0] for key, loader in loaders.items()}
         share = _SHARE / sum(map(len, parts.values()))
-        runs = {key: [self._record(key, part, share) for part in some] for key, some in parts.items()}
-        with contextlib.closing(Across(self._spec, self._inherited, runs, self._clock)) as across:
-            tried = {key: self._trials(key, parts[key], some) for key, some in runs.items()}
-            first = {key: self._try_first(some[0], runs[key][0]) for key, some in tried.items()}
-            trials = {key: first[key] + self._try_rest(first[key], tried[key], runs[key]) for key in runs}
-            found = {key: some + across.trials(key, some) for key, some in trials.items()}
-        return tuple(self._report(key, runs[key], found[key]) for key in parts)
+        runs: dict[str, list[Recorded]] = {}
+        heads: dict[str, LoaderReport] = {}
+        for key, some in parts.items():
+            runs[key] = [self._record(key, part, share) for part in some]
+            heads[key] = LoaderReport(key, sources[key], "; ".join(map(_in_words, runs[key])), ())
+            self._tell(Heard(key, heads[key]))
+        with contextlib.closing(Across(self._target, runs, self._clock)) as across:
+            tried = {
+                key: [
+                    Trials(self._maker, key, part, run, self._clock) for part, run in zip(some, runs[key], strict=True)
+                ]
+                for key, some in parts.items()
+            }
+            for key, ran in runs.items():
+                self._note(key, self._first(tried[key][0], ran[0]))
+            for key, ran in runs.items():
+                self._note(key, self._rest(tried[key], ran, differs=self._found[key][0].kept is False))
+            for key in runs:
+                self._note(key, across.trials(key, self._found[key]))
+        return tuple(replace(heads[key], trials=tuple(self._found[key])) for key in heads)
+
+    def _note(self, key: str, trials: Iterable[Trial]) -> None:
+        for trial in trials:
+            self._found.setdefault(key, []).append(trial)
+            self._tell(Heard(key, trial))
 
     def _record(self, key: str, part: Part, share: float) -> Recorded:
-        try:
-            with self._maker.loader(key, seek=part.seek) as loader:
-                return recorded(loader, part.length, self._clock, share)
-        except ResumableError:
-            raise
-        except Exception as error:
-            raise ConfigurationError(raised(f"reading the loader{f' {key}' if key else ''}", error)) from error
+        def run() -> Recorded:
+            try:
+                with self._maker.loader(key, seek=part.seek) as loader:
+                    return recorded(loader, part.length, self._clock, share)
+            except ResumableError:
+                raise
+            except Exception as error:
+                raise ConfigurationError(raised(f"reading the loader{f' {key}' if key else ''}", error)) from error
 
-    def _trials(self, key: str, parts: list[Part], runs: list[Recorded]) -> list[Trials]:
-        return [Trials(self._maker, key, part, run, self._clock) for part, run in zip(parts, runs, strict=True)]
+        return self._maker.apart(run)
 
-    def _try_first(self, trials: Trials, run: Recorded) -> list[Trial]:
+    def _first(self, trials: Trials, run: Recorded) -> Iterable[Trial]:
         """Try the most informative checks first."""
-        found = trials.repeatable()
-        return [found, trials.middle()] if run.states and found.kept is not False else [found]
+        yield (found := trials.repeatable())
+        if run.states and found.kept is not False:
+            yield trials.middle()
 
-    def _try_rest(self, before: list[Trial], trials: list[Trials], runs: list[Recorded]) -> list[Trial]:
+    def _rest(self, trials: list[Trials], runs: list[Recorded], *, differs: bool) -> Iterable[Trial]:
         first = trials[0]
-        if before[0].kept is False:
-            return [first.closes()]
-        found = [first.generators(), first.closes()]
+        if not differs:
+            yield first.generators()
+        yield first.closes()
+        if differs:
+            return
         for one, run in zip(trials, runs, strict=True):
-            found += one.cuts() if run.states else []
+            if run.states:
+                yield from one.cuts()
             if run.states and one is first:
-                found += [one.used(), one.twice(), one.states()]
-        return found
-
-    def _report(self, key: str, runs: list[Recorded], trials: list[Trial]) -> LoaderReport:
-        loader = self._maker.all()[key]
-        read = map(_in_words, runs)
-        return LoaderReport(key, repr(loader).strip("<>").partition(", at ")[0], "; ".join(read), tuple(trials))
+                yield one.used()
+                yield one.twice()
+                yield one.states()
 
 
 def _in_words(run: Recorded) -> str:
@@ -156,12 +210,13 @@ def parts_of(loader: Loader) -> list[Part]:
     """Return what to read: slightly more than two epochs if they are short, else the start and the end of the first."""
     if loader.evaluation or not loader.is_sized:
         return [Part(_MOST)]
-    length = loader.total_steps(0)
+    epoch = loader.epoch
+    length = loader.total_steps(epoch)
     if 2 * length + 2 <= _MOST:
         return [Part(2 * length + 2)]
     fetcher = loader._fetcher  # noqa: SLF001  # nothing public says whether it can seek
     if isinstance(fetcher, IndexedFetcher) and not fetcher.remembers:
-        return [Part(_FEW), Part(2 * _AROUND, (0, length - _AROUND))]
+        return [Part(_FEW), Part(2 * _AROUND, (epoch, length - _AROUND))]
     return [Part(_MOST)]
 
 
@@ -231,7 +286,7 @@ class Trials:
         clock: the time limit.
     """
 
-    def __init__(self, maker: Maker, key: str, part: Part, run: Recorded, clock: Clock) -> None:
+    def __init__(self, maker: Makes, key: str, part: Part, run: Recorded, clock: Clock) -> None:
         self._maker, self._key, self._part, self._run, self._clock = maker, key, part, run, clock
 
     def repeatable(self) -> Trial:
@@ -240,7 +295,7 @@ class Trials:
         trial, again = self._try(name, lambda: self._read(draw=True), self._run.batches)
         if trial.kept is not False or not again:
             return trial
-        third = self._read()
+        third = self._maker.apart(self._read)
         return replace(trial, cause=of_runs(self._run.batches, again, third))
 
     def generators(self) -> Trial:
@@ -257,6 +312,11 @@ class Trials:
         name = "a saved state stays unchanged"
         if self._run.changed is not None:
             return Trial(name, False, cause=ALIAS.format(self._run.changed))
+        cause = self._maker.apart(self._saved_again)
+        return Trial(name, not cause, cause=cause)
+
+    def _saved_again(self) -> str:
+        """Return how a state differs after it was loaded and saved again; empty if none does."""
         for done, state in self._run.states.items():
             if self._clock.is_over():
                 break
@@ -266,13 +326,14 @@ class Trials:
                 text = (
                     f"the state after {done} batches has {found.part} {found.expected}, but {found.found} after a load"
                 )
-                return Trial(name, False, cause=f"Saved again after a load, it differs: {text}.")
-        return Trial(name, True)
+                return f"Saved again after a load, it differs: {text}."
+        return ""
 
-    def cuts(self) -> list[Trial]:
+    def cuts(self) -> Iterable[Trial]:
         """Interrupt at each point except the middle of the first part, resume a fresh loader, and compare the rest."""
-        cuts = cuts_of(self._run, self._part)
-        return [self._cut(cut) for cut in cuts if self._part.seek is not None or cut.after != middle_of(self._run)]
+        for cut in cuts_of(self._run, self._part):
+            if self._part.seek is not None or cut.after != middle_of(self._run):
+                yield self._cut(cut)
 
     def middle(self) -> Trial:
         """Do the same in the middle."""
@@ -298,10 +359,12 @@ class Trials:
         first = middle_of(self._run)
         name = f"stopped after {first} batches, and again after {first + 1}"
 
-        def resumed() -> list[Batch]:
+        def begun() -> tuple[list[Batch], Any]:
             with self._maker.loader(self._key, carried(self._run.states[first])) as loader:
-                batches = read(loader, 1, self._clock)
-                state = carried(loader.state_dict())
+                return read(loader, 1, self._clock), carried(loader.state_dict())
+
+        def resumed() -> list[Batch]:
+            batches, state = self._maker.apart(begun)
             with self._maker.loader(self._key, state) as loader:
                 return batches + read(loader, len(self._run.batches) - first - 1, self._clock)
 
@@ -309,12 +372,17 @@ class Trials:
 
     def closes(self) -> Trial:
         """Check whether close() leaves workers running."""
-        name, before = "close() leaves no workers", {one.pid for one in multiprocessing.active_children()}
+        name = "close() leaves no workers"
         if self._clock.is_over():
             return Trial(name, None, cause=NO_TIME)
-        with self._maker.loader(self._key) as loader:
-            read(loader, 1, self._clock)
-        left = living_workers(before)
+
+        def closed() -> list[str]:
+            before = {one.pid for one in multiprocessing.active_children()}
+            with self._maker.loader(self._key) as loader:
+                read(loader, 1, self._clock)
+            return living_workers(before)
+
+        left = self._maker.apart(closed)
         return Trial(name, not left, cause=f"Still running: {', '.join(left)}." if left else "")
 
     def _read(self, *, draw: bool = False) -> list[Batch]:
@@ -339,12 +407,18 @@ class Trials:
     def _try(self, name: str, run: Callable[[], list[Batch]], expected: list[Batch]) -> tuple[Trial, list[Batch]]:
         if self._clock.is_over():
             return Trial(name, None, cause=NO_TIME), []
-        try:
-            found = run()
-        except ResumableError as error:
-            return Trial(name, False, cause=f"{type(error).__name__}: {error}"), []
-        except Exception as error:  # noqa: BLE001  # from the user's code; the first run had none
-            return Trial(name, False, cause=f"It raised {type(error).__name__}: {error}"), []
+
+        def tried() -> list[Batch] | str:
+            try:
+                return run()
+            except ResumableError as error:
+                return f"{type(error).__name__}: {error}"
+            except Exception as error:  # noqa: BLE001  # from the user's code; the first run had none
+                return f"It raised {type(error).__name__}: {error}"
+
+        found = self._maker.apart(tried)
+        if isinstance(found, str):
+            return Trial(name, False, cause=found), []
         return compared(name, expected, found, cut_short=self._clock.was_short), found
 
     def _randomness(self) -> Any:
@@ -383,17 +457,16 @@ class Across:
     """A fresh process with a different PYTHONHASHSEED, which reads the first batches and continues from a state.
 
     Args:
-        spec: where it finds the function; None if it cannot.
-        generators: state of the global RNGs that it starts with; None for its own.
+        target: starts it; None if it cannot find the loaders.
         runs: the uninterrupted runs, by key of the loader.
         clock: of the check.
     """
 
-    def __init__(self, spec: str | None, generators: Any, runs: dict[str, list[Recorded]], clock: Clock) -> None:
-        self._spec, self._generators, self._clock = spec, generators, clock
+    def __init__(self, target: Target | None, runs: dict[str, list[Recorded]], clock: Clock) -> None:
+        self._target, self._clock = target, clock
         self._runs = {key: some[0] for key, some in runs.items()}
         self._after = {key: _middle_of_fresh(run) for key, run in self._runs.items()}
-        self._process = None if spec is None else self._start(spec)
+        self._process = None if target is None else self._start(target)
         self._found: dict[str, Read] | str | None = None
 
     def trials(self, key: str, before: list[Trial]) -> list[Trial]:
@@ -413,13 +486,13 @@ class Across:
         if self._process is not None:
             self._process.close()
 
-    def _start(self, spec: str) -> Process:
+    def _start(self, target: Target) -> Process:
         jobs = []
         for key, run in self._runs.items():
             after = self._after[key]
             state = None if after is None else pickle.dumps(carried(run.states[after]))
             jobs.append(Job(key, min(len(run.batches), _MOST_OF_FRESH), state))
-        return Process(spec, jobs, self._generators, self._clock.seconds)
+        return Process(target, jobs, self._clock.seconds)
 
     def _compare(self, key: str, found: Read) -> list[Trial]:
         run, after = self._runs[key].batches, self._after[key]
@@ -442,9 +515,9 @@ class Across:
 
     def _another(self, key: str) -> list[Batch] | None:
         """Return what another process with the same PYTHONHASHSEED reads."""
-        assert self._spec is not None
+        assert self._target is not None
         self.close()
-        self._process = self._start(self._spec)
+        self._process = self._start(self._target)
         found = self._process.result()
         return None if isinstance(found, str) else found[key].beginning
 
@@ -453,3 +526,6 @@ def _middle_of_fresh(run: Recorded) -> int | None:
     """Return after how many batches the fresh process resumes; None if there is no state to resume from."""
     some = [done for done in run.states if done < len(run.batches)]
     return min(some, key=lambda done: abs(2 * done - min(len(run.batches), 2 * _MOST_OF_FRESH)), default=None)
+
+
+Tell: TypeAlias = "Callable[[Heard], None]"

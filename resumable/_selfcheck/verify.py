@@ -12,7 +12,6 @@ import numpy as np
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import find_states
 from resumable._inspect.values import Name, Opaque, Tensor
-from resumable._selfcheck.report import indented
 from resumable._selfcheck.scripts import Maker, hearing, raised
 from resumable._selfcheck.streams import Generators, take_apart
 from resumable.checkpoint.saving import import_torch
@@ -78,8 +77,8 @@ class Verified:
         return {"ok": self.ok, **asdict(self)}
 
     def __str__(self) -> str:
-        unused = [f"note: state{place} was not tried with any loader" for place in self.unused]
-        notes = ["\n".join(indented(f"note: {note}", "")) for note in self.notes]
+        unused = [f"WARNING state{place} was not tried with any loader" for place in self.unused]
+        notes = [f"WARNING {note}" for note in self.notes]
         return "\n\n".join([*map(str, self.verdicts), *unused, *notes])
 
 
@@ -104,9 +103,9 @@ class Verdict:
     why: str
 
     def __str__(self) -> str:
-        head = f"{'fits' if self.fits else 'DOES NOT FIT'}: {f'state{self.state}'}"
-        lines = [head + (f", loader {self.loader}" if self.loader else ""), *indented(self.place, "  ")]
-        return "\n".join([*lines, *(f"  {part}" for part in self.batch), *indented(self.why, "  ")])
+        head = f"PASSED: state{self.state} fits" if self.fits else f"FAILED: state{self.state} does not fit"
+        lines = [head + (f" loader {self.loader}" if self.loader else ""), f"  {self.place}"]
+        return "\n".join([*lines, *(f"  {part}" for part in (*self.batch, *self.why.splitlines()))])
 
 
 def _states_in(path: str | os.PathLike[str]) -> dict[str, Any]:

@@ -17,6 +17,7 @@ journal         changes during the run, oldest first: [[epoch, position], change
 fingerprint     digests of some samples as stored; None if the source does not show them
 canary          digest of the next element (with a source_state), or of the one delivered last
 source_state    the source's own snapshot, and the elements to skip after it; None if the cursor is enough
+past            what was seen of the epoch before, if the source is opened again in each epoch; else None
 rank            the rank that the state belongs to, if ranks have separate streams; else None
 digest          of all of these; None in a state that was edited by hand
 """
@@ -292,7 +293,7 @@ def _source_state(native: Mapping[str, Any], epoch: int) -> Mapping[str, Any]:
 
 # ------------------------------------------------------------------ schema
 
-FORMAT = 3  # the same fields as format 2, in which `seek` and changed ranks were not in the journal
+FORMAT = 3  # format 2 has no `past`, and neither `seek` nor changed ranks in the journal
 _COUNTS = {"global_step": 0, "samples_seen": 0, "global_batch": 1, "batch_size": 1, "world_size": 1}  # and the least
 _LARGEST = dict.fromkeys(("global_batch", "batch_size", "world_size"), 1 << 30)  # larger than in any run
 _MOST_RANKS = 1 << 20  # the same
@@ -303,7 +304,9 @@ _LARGEST_INT = 1 << 256  # larger ones are digested differently, because Python 
 _DEEPEST = 100  # levels of a snapshot; deeper ones are digested differently
 _DIGESTED = ("format", "cursor", *_COUNTS, "rank", "name", "unit", "journal", "fingerprint", "canary")
 _GROUPS = ("backend", "sampler", "randomness")
-_FIELDS = (*_DIGESTED, *_GROUPS, "tail", "source_state", "digest")
+_REQUIRED = (*_DIGESTED, *_GROUPS, "tail", "source_state", "digest")
+_FIELDS = (*_REQUIRED, "past")  # which formats 1 and 2 lack
+_NOTE = 3  # kind, text and parts
 
 
 class Mark(NamedTuple):
@@ -353,6 +356,7 @@ class State:
         intact: its digest shows no change since it was saved.
         world_size: number of ranks when it was taken.
         data: digests of some samples as stored.
+        past: what was seen of the epoch before.
     """
 
     mark: Mark
@@ -364,6 +368,7 @@ class State:
     intact: bool = True
     world_size: int = 1
     data: Any = None
+    past: dict[str, Any] | None = None
 
     def as_dict(self, world_size: int) -> dict[str, Any]:
         """Return the state as fresh plain values.
@@ -386,6 +391,7 @@ class State:
             "journal": self.journal.as_list(mark.cursor),
             "fingerprint": self.data,
             "canary": None if mark.canary is None else mark.canary.digest,
+            "past": self.past,
         }
         for name, value in self.fingerprint.items():
             group, key = _parts_of(name)
@@ -448,7 +454,7 @@ def damaged(values: Any, error: Exception) -> StateFormatError:
 
 
 def _read(values: Mapping[str, Any], backend: Any) -> State:
-    for name in _FIELDS:
+    for name in _REQUIRED:
         values[name]  # raises a KeyError with the missing name
     check_fields(values, _FIELDS)
     check_fields(values["cursor"], ("epoch", "position", "step"), "its cursor")
@@ -471,8 +477,8 @@ def _read(values: Mapping[str, Any], backend: Any) -> State:
     canary, in_force = _canary(values["canary"]), journal.in_force
     mark = Mark(cursor, state, numbers["global_step"], numbers["samples_seen"], canary, in_force=in_force)
     batches = numbers["global_batch"], numbers["batch_size"]
-    data = values["fingerprint"]
-    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"], data)
+    data, past = values["fingerprint"], _past(values.get("past"))
+    return State(mark, *batches, fingerprint, values["unit"], journal, intact, numbers["world_size"], data, past)
 
 
 def _count(name: str, number: Any, least: int) -> int:
@@ -497,6 +503,17 @@ def _canary(digest: Any) -> Canary | None:
     return Canary.known(digest)
 
 
+def _past(values: Any) -> dict[str, Any] | None:
+    if values is None:
+        return None
+    before = [[_count("past.before", place, 0), str(digest)] for place, digest in values["before"]]
+    ended = {str(path): [str(text) for text in note] for path, note in values["ended"].items()}
+    if not all(len(note) == _NOTE for note in ended.values()):
+        raise ValueError(f"past.ended has an invalid entry: {shorten(ended)}")
+    epoch = _count("past.epoch", values["epoch"], 1)
+    return {"epoch": epoch, "before": before, "values": str(values["values"]), "ended": ended}
+
+
 def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:
     """Reject a position that contradicts itself."""
     if cursor.step > cursor.position:
@@ -519,7 +536,7 @@ def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: A
         fingerprint: what is compared on load.
         source: the source's state, in a form that JSON can write.
     """
-    own = [values[name] for name in _DIGESTED]
+    own = [values[name] for name in _DIGESTED] + ([] if values.get("past") is None else [_content(values["past"])])
     text = _canonical([fingerprint, own, source])
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 

@@ -14,6 +14,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import shards_of
 from resumable._fetch.hugging_face import divided, replayed
+from resumable._fetch.memory import copied
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.positioning import Borrowed, give_back, iterate, iterate_at, orders_of
 from resumable._introspection import ask, has, qualname_of, signature_of
@@ -53,7 +54,7 @@ def adapt(source: Any, options: Options) -> tuple[FunctionBackend | ObjectBacken
     if has(source, "__next__") or stateful:
         if not has(source, "__iter__"):
             raise _not_iterable(name, source)
-        if not (stateful and options.resume == "replay"):
+        if not (stateful and options.replays):
             return ObjectBackend(source, name), options
     if has(source, "__iter__"):
         return FunctionBackend(_Epochs(source), name, _length(source, name), shards_of(source)), options
@@ -107,6 +108,29 @@ class FunctionBackend:
         begin = partial(_iterate, name, produced)
         self._iterator = _Watched(iterate_at(produced, begin, state, iterator_state, order=order, name=name))
         return self._iterator
+
+    replays = True
+
+    @property
+    def lives(self) -> bool:
+        """Whether an object lives over epochs. A function may also remember something, outside."""
+        return True
+
+    @property
+    def remembering(self) -> Any:
+        """The object, or the function."""
+        return self._function.source if isinstance(self._function, _Epochs) else self._function
+
+    def apart(self) -> FunctionBackend:
+        """Return a backend over a copy of the object, or over the same function."""
+        function = self._function
+        if isinstance(function, _Epochs):
+            function = _Epochs(copied(function.source))
+        return FunctionBackend(function, self.identity["source"])
+
+    def leave(self) -> None:
+        """Close the iterator if it is a generator."""
+        self.close()
 
     def close(self) -> None:
         """Close the iterator, if this backend made it."""
@@ -187,6 +211,22 @@ class ObjectBackend:
         begin = partial(_iterate, name, self._source)
         self._iterator = _Watched(iterate_at(self._source, begin, own, iterator, order=order, name=name))
         return self._iterator
+
+    lives = True
+
+    @property
+    def replays(self) -> bool:
+        """Whether it has no state, and starts over in its `__iter__`."""
+        return self._methods is None and self._own_iterator and _may_set_back(self._source)
+
+    @property
+    def remembering(self) -> Any:
+        """The object."""
+        return self._source
+
+    def apart(self) -> FunctionBackend:
+        """Return a backend over a copy of the object."""
+        return FunctionBackend(_Epochs(copied(self._source)), self.identity["source"])
 
     def reopen(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Restore the state that the source had between two epochs, and start the later one, as `open` does."""
@@ -290,12 +330,12 @@ class _Epochs:
     """Calls a re-iterable object like a function of the epoch."""
 
     def __init__(self, source: Any) -> None:
-        self._source = source
+        self.source = source
         self.snapshot_every = ask(source, "snapshot_every")
 
     def __call__(self, epoch: int) -> Any:
-        set_epoch(self._source, epoch)
-        return self._source
+        set_epoch(self.source, epoch)
+        return self.source
 
 
 class _Watched:

@@ -20,6 +20,7 @@ from resumable.chaos.campaign import (
     survey,
     write_record,
 )
+from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.preload import Preload, check_preload
 from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.launch.runner import Command, run_case
@@ -29,6 +30,7 @@ from resumable.chaos.report.outcome import check_resumed, note_all, note_missed,
 from resumable.chaos.report.progress import affordable, describe_plan, follow
 from resumable.chaos.verify.baseline import forgive_rounding
 from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.files import few
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -64,9 +66,9 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
     """Break a training command on purpose, restart it, and compare it with two runs without faults.
 
     Args:
-        command: its words. It runs in a new directory, so relative paths lead to new checkpoints. If a word contains
-            `{dir}`, it runs in the current directory, and `{dir}` is replaced with the new one. Files that Python code
-            writes elsewhere are redirected into the new directory and listed in the notes; nothing outside it changes.
+        command: its words. Each case runs in its own mirror of the current directory, without the checkpoints of
+            earlier runs: relative inputs are found, and new files stay in the case. `{dir}` is replaced with the path
+            of the mirror. A write anywhere else is rejected.
         faults: kinds of faults, from `resumable.chaos.FAULTS`. None for `kill`, and `worker-kill` if there are workers.
         points: number of failpoints per kind of fault; "all" for every one. None for as many cases as take a few
             minutes, with at least one of each type; with `mtbf`, for none.
@@ -97,7 +99,7 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
 
     Raises:
         ConfigurationError: the options cannot work, or the command cannot be tested: it fails without faults, uses no
-            loader of resumable, trains on different data each time, or resumes a real run outside its directory.
+            loader of resumable, trains on different data each time, or writes or resumes outside its case.
     """
     began = time.monotonic()
     words, kinds = check_words(command), check_kinds(faults)
@@ -118,13 +120,15 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
     with ExitStack() as stack:
         preloaded = stack.enter_context(Preload(modules)) if modules else None
         patterns = (ignore,) if isinstance(ignore, str) else tuple(ignore)
-        ours = Command(words, patience, grace, limit, preloaded, patterns)
         root = stack.enter_context(claim(Path(directory)))
+        mirror = Mirror(Path.cwd(), root)
+        ours = Command(words, patience, grace, limit, preloaded, patterns, mirror)
         reaper = stack.enter_context(Reaper())
         write_record(root, ours, seed, starts)
         if tell:
             tell("Two baseline runs come first, to find the failpoints and to compare with.")
         baseline, found, notes = survey(ours, root / BASELINE, starts, reaper)
+        notes += [f"of an earlier run, and not in the cases: {few(mirror.left_out)}"] * bool(mirror.left_out)
         each = (time.monotonic() - began) / 2
         kinds = choose_kinds(kinds, found)
         numbers = {"pairs_": pairs, "random_": random, "failures": failures, "affordable": affordable(each, jobs)}

@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.chaos.launch.inventory import read_left, write_left
+from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.runner import CASE, Command, run_case
 from resumable.chaos.plan import Case, Launch, Survey, by_the_clock, exhaustive, limited, pairs, randomly
 from resumable.chaos.recorder.ledger import read_attempts
@@ -78,8 +79,7 @@ def _run_baseline(command: Command, directory: Path, ranks: int, reaper: Reaper 
     check_restarts(before)
     if attempt.left:
         write_left(attempt.left, directory)
-    for name in ("work", "outside"):  # only the ledgers and the recorded contents are compared
-        shutil.rmtree(directory / name, ignore_errors=True)
+    shutil.rmtree(directory / "work", ignore_errors=True)  # only the ledgers and the recorded contents are compared
     return attempt
 
 
@@ -294,7 +294,7 @@ def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]
         "ignore": command.ignore,
         "seed": seed,
         "ranks": ranks,
-        "directory": str(Path.cwd()),
+        "directory": str(command.mirror.project),
         "scripts": {word: _digest(Path(word)) for word in _scripts(command.words)},
     }
     (root / RECORD).write_text(json.dumps(values, indent=1) + "\n")
@@ -347,6 +347,7 @@ def read_record(place: Path) -> Record:
         values["grace"],
         values["limit"],
         ignore=tuple(values.get("ignore", ())),
+        mirror=Mirror(Path(values["directory"]) if Path(values["directory"]).is_dir() else Path.cwd(), place.parent),
     )
     notes = _compare_scripts(values)
     first, second = (_read_baseline(place.parent / BASELINE / str(number), place) for number in range(2))

@@ -7,31 +7,32 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._content import split
 from resumable._inspect import diff
-from resumable.cli.show import Help, Page, cut, print_json
+from resumable.cli.show import Page, cut, print_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
     from resumable._inspect import Diff, TensorDifference
+    from resumable.cli.show import Parser
 
-__all__ = ["add_diff"]
+__all__ = ["fill"]
 
 _MOST = 20
 _EPILOG = """Parts are matched by path, such as optimizer.state.0.exp_avg. The checkpoints can be of any kinds that
 `resumable inspect` reads. No code in them runs, and no file is written.
 
+examples:
+  resumable diff before.ckpt after.ckpt
+  resumable diff runs/7/step-000000000100 runs/8/step-000000000100
+
 exit status: 0 if all parts are equal, 1 if some differ, 2 if they cannot be compared."""
 
 
-def add_diff(commands: Any) -> None:
-    """Add `diff` to the commands of a parser."""
-    parser = commands.add_parser(
-        "diff",
-        help="show which parts of two checkpoints differ, and by how much",
-        epilog=_EPILOG,
-        formatter_class=Help,
-    )
+def fill(parser: Parser) -> None:
+    """Add the options of `resumable diff` to a parser."""
+    parser.description = "Show which parts of two checkpoints differ, and by how much."
+    parser.epilog = _EPILOG
     parser.add_argument("a", help="a file, a folder or a URL")
     parser.add_argument("b", help="the second checkpoint")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

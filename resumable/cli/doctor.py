@@ -3,27 +3,30 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resumable._selfcheck.doctor import doctor
-from resumable.cli.show import Help, print_json, wrapped
+from resumable.cli.show import print_json, wrapped
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["add_doctor"]
+    from resumable.cli.show import Parser
+
+__all__ = ["fill"]
+
+_EPILOG = """examples:
+  resumable doctor
+  srun resumable doctor --json
+
+exit status: 0 if no problem was found, 1 otherwise."""
 
 
-def add_doctor(commands: Any) -> None:
-    """Add `doctor` to the commands of a parser."""
-    parser = commands.add_parser(
-        "doctor",
-        help="show versions, rank and start method",
-        description="Show versions, rank and start method, and warn if each rank would read all the data.",
-        epilog="exit status: 0 if no problem was found, 1 otherwise.",
-        formatter_class=Help,
-    )
+def fill(parser: Parser) -> None:
+    """Add the options of `resumable doctor` to a parser."""
+    parser.description = "Show versions, rank and start method, and warn if each rank would read all the data."
+    parser.epilog = _EPILOG
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_doctor)
 

@@ -7,29 +7,31 @@ from dataclasses import fields
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from resumable.cli.show import Help, print_json, wrapped
+from resumable.cli.show import print_json, wrapped
 from resumable.flight import odd_ones, read
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
+    from resumable.cli.show import Parser
     from resumable.flight import FlightRecord
 
-__all__ = ["add_flight"]
+__all__ = ["fill"]
+
+_EPILOG = """example:
+  resumable flight runs/flight
+
+exit status: 0, or 2 if there is no record."""
 
 
-def add_flight(commands: Any) -> None:
-    """Add `flight` to the commands of a parser."""
-    flight = commands.add_parser(
-        "flight",
-        help="show where the ranks of a run are, or were when they crashed",
-        epilog="exit status: 0, or 2 if there is no record.",
-        formatter_class=Help,
-    )
-    flight.add_argument("folder", type=Path, help='the folder of wrap(..., flight_recorder="...")')
-    flight.add_argument("--json", action="store_true", help="print one JSON document")
-    flight.set_defaults(act=_show)
+def fill(parser: Parser) -> None:
+    """Add the options of `resumable flight` to a parser."""
+    parser.description = "Show where the ranks of a run are, or were when they crashed."
+    parser.epilog = _EPILOG
+    parser.add_argument("folder", type=Path, help='the folder of wrap(..., flight_recorder="...")')
+    parser.add_argument("--json", action="store_true", help="print one JSON document")
+    parser.set_defaults(act=_show)
 
 
 def _show(given: Namespace, _: Sequence[str]) -> int:

@@ -5,15 +5,16 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import inspect
-from resumable.cli.show import Help, Page, cut, in_bytes, print_json
+from resumable.cli.show import Page, cut, in_bytes, print_json
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
     from resumable._inspect import Inspection, LoaderState, Part
+    from resumable.cli.show import Parser
 
-__all__ = ["add_inspect"]
+__all__ = ["fill"]
 
 _MOST = 30
 _EPILOG = """A checkpoint is a file of torch.save, Lightning, safetensors, NumPy or JSON, a pickle, or a folder of
@@ -21,20 +22,20 @@ CheckpointStore, torch.distributed.checkpoint, the Hugging Face Trainer or Accel
 It can also be a URL that fsspec knows.
 No code in it runs, and no file is written.
 
+examples:
+  resumable inspect checkpoints
+  resumable inspect s3://runs/7/model.ckpt --json
+
 exit status: 0, or 2 if the checkpoint cannot be read."""
 
 
-def add_inspect(commands: Any) -> None:
-    """Add `inspect` to the commands of a parser."""
-    parser = commands.add_parser(
-        "inspect",
-        help="show the content of a checkpoint, and the position of its data",
-        epilog=_EPILOG,
-        formatter_class=Help,
-    )
+def fill(parser: Parser) -> None:
+    """Add the options of `resumable inspect` to a parser."""
+    parser.description = "Show the content of a checkpoint, and the position of its data."
+    parser.epilog = _EPILOG
     parser.add_argument("checkpoint", help="a file, a folder or a URL")
     parser.add_argument("--json", action="store_true", help="print one JSON document")
-    parser.add_argument("--all", action="store_true", help="do not shorten lists")
+    parser.add_argument("--all", action="store_true", help="do not shorten lists, and show fingerprints")
     parser.set_defaults(act=_show)
 
 
@@ -50,7 +51,7 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
     states, more = cut(found.states, _MOST, whole=given.all)
     for state in states:
         page.text("", f"Loader state at {state.where or 'the top level'}")
-        page.facts(_facts(state))
+        page.pairs(_facts(state, whole=given.all))
     if more or not found.states:
         page.text("", more or "It contains no state of a Loader.")
     if any(part.name for part in found.parts) and not any(not state.where for state in found.states):
@@ -58,7 +59,7 @@ def _show(given: Namespace, _: Sequence[str]) -> int:
     return 0
 
 
-def _facts(state: LoaderState) -> list[tuple[str, Any]]:
+def _facts(state: LoaderState, *, whole: bool) -> list[tuple[str, Any]]:
     if state.problem and not state.kind:
         return [("problem", state.problem)]
     step = (
@@ -71,12 +72,12 @@ def _facts(state: LoaderState) -> list[tuple[str, Any]]:
         ("global step", state.global_step),
         ("samples seen", state.samples_seen),
         ("seed", state.seed),
-        ("name", state.name or "none"),
+        *([("name", state.name)] if state.name else []),
         ("ranks", state.world_size if state.rank is None else f"{state.world_size}; this is rank {state.rank}"),
         ("batch", f"{state.global_batch} over all ranks, batch_size={state.batch_size}, tail={state.tail}"),
-        ("order", f"{state.order} ({_spec(state)})"),
+        ("order", f"{state.order} ({_spec(state)})" if whole else state.order),
         ("data", "unknown length" if state.length is None else f"{state.length} samples"),
-        ("fingerprint", _fingerprint(state.fingerprint)),
+        *([("fingerprint", _fingerprint(state.fingerprint))] if whole else []),
         ("format", state.format),
     ]
     facts += [("also at", place) for place in state.also]

@@ -7,28 +7,31 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._inspect import samples
 from resumable._selfcheck.scripts import call
-from resumable.cli.show import Help, Page, print_json, users_function
+from resumable.cli.show import Page, print_json
+from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Iterator, Sequence
 
-__all__ = ["add_samples"]
+    from resumable.cli.show import Parser
+
+__all__ = ["fill"]
 
 _EPILOG = """The order is computed from the state. No data is read, no code in the checkpoint runs, and no file is
 written, except the index of a shard in --tars that has none. Steps count from 0, as in Loader.sample_indices.
 
+examples:
+  resumable samples checkpoints --epoch 7 --step 3
+  resumable samples model.ckpt --epoch 0 --step 9 --source train.py:make_loader
+
 exit status: 0, or 2 if there is no such batch, or the state does not determine its samples."""
 
 
-def add_samples(commands: Any) -> None:
-    """Add `samples` to the commands of a parser."""
-    parser = commands.add_parser(
-        "samples",
-        help="list the samples of any batch, past or future, from a checkpoint alone",
-        epilog=_EPILOG,
-        formatter_class=Help,
-    )
+def fill(parser: Parser) -> None:
+    """Add the options of `resumable samples` to a parser."""
+    parser.description = "List the samples of any batch, past or future, from a checkpoint alone."
+    parser.epilog = _EPILOG
     add = parser.add_argument
     add("checkpoint", help="a file, a folder or a URL, as for `resumable inspect`")
     add("--epoch", type=int, required=True, metavar="E", help="from 0")

@@ -2,48 +2,43 @@
 
 from __future__ import annotations
 
-import contextlib
-import importlib
 import json
 import math
 import os
 import sys
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
+from itertools import zip_longest
 from typing import TYPE_CHECKING, Any
 
-from resumable._distribution import pip_install
-from resumable._selfcheck.scripts import loading, raised
-from resumable.errors import ConfigurationError, MissingDependencyError, ResumableError
-
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Iterable, Sequence
     from typing import NoReturn
 
 
-__all__ = ["Help", "Page", "Parser", "clean", "columns", "cut", "in_bytes", "print_json", "users_function", "wrapped"]
+__all__ = [
+    "Page",
+    "Parser",
+    "as_error",
+    "clean",
+    "columns",
+    "cut",
+    "in_bytes",
+    "print_json",
+    "wrapped",
+]
 
 _UNITS = ("B", "kB", "MB", "GB", "TB")
 _THOUSAND = 1000
 
 
 class Page:
-    """Prints text and tables in the width of `columns`, without colors in a pipe.
-
-    Cells are folded, not truncated, and their control characters are escaped.
-
-    Raises:
-        MissingDependencyError: rich is not installed.
-    """
-
-    def __init__(self) -> None:
-        console = _rich("console")
-        self._console = console.Console(file=sys.stdout, width=columns(), highlight=False, markup=False, emoji=False)
+    """Prints text, pairs and tables. Control characters are escaped, and no cell of a table is folded."""
 
     def text(self, *lines: str) -> None:
         """Print lines of text."""
         for line in lines:
-            self._print(_rich("text").Text(clean(line)))
+            _write(f"{wrapped(clean(line))}\n")
 
     def table(self, head: Sequence[str], rows: Iterable[Sequence[Any]], *, numbers: Sequence[str] = ()) -> None:
         """Print a table.
@@ -53,27 +48,24 @@ class Page:
             rows: their cells.
             numbers: names of the right-aligned columns.
         """
-        table = _rich("table").Table(box=_rich("box").SIMPLE_HEAD, pad_edge=False, header_style="bold")
-        for name in head:
-            table.add_column(name, overflow="fold", justify="right" if name in numbers else "left")
-        for row in rows:
-            table.add_row(*(_rich("text").Text(clean(str(cell))) for cell in row))
-        self._print(table)
+        cells = [head, *([clean(str(cell)) for cell in row] for row in rows)]
+        widths = [max(map(len, column)) for column in zip(*cells, strict=True)]
+        lines = [
+            "  ".join(
+                cell.rjust(width) if name in numbers else cell.ljust(width)
+                for cell, width, name in zip(row, widths, head, strict=True)
+            ).rstrip()
+            for row in cells
+        ]
+        _write("\n".join([lines[0], "-" * (sum(widths) + 2 * (len(widths) - 1)), *lines[1:]]) + "\n")
 
-    def facts(self, pairs: Iterable[tuple[str, Any]]) -> None:
+    def pairs(self, pairs: Iterable[tuple[str, Any]]) -> None:
         """Print names and values, one pair per line."""
-        table = _rich("table").Table(box=None, pad_edge=False, show_header=False, padding=(0, 2, 0, 0))
-        table.add_column(no_wrap=False)
-        table.add_column(overflow="fold")
-        for name, value in pairs:
-            table.add_row(f"  {name}", _rich("text").Text(clean(str(value))))
-        self._print(table)
-
-    def _print(self, what: Any) -> None:
-        with self._console.capture() as captured:
-            self._console.print(what)
-        lines = [line.rstrip() for line in captured.get().splitlines()]
-        _write("\n".join(lines).strip("\n") + "\n")
+        cleaned = [(name, clean(str(value))) for name, value in pairs]
+        width = max(len(name) for name, _ in cleaned)
+        for name, value in cleaned:
+            lines = wrapped(value, max(columns() - width - 4, _LEAST)).split("\n")
+            _write("".join(f"  {key:<{width}}  {line}\n" for key, line in zip_longest([name], lines, fillvalue="")))
 
 
 def print_json(document: Any) -> None:
@@ -118,38 +110,30 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-def _rich(module: str) -> Any:
-    try:
-        return importlib.import_module(f"rich.{module}")
-    except ImportError as error:
-        raise MissingDependencyError(
-            f"printing tables needs rich, which is not installed. --json works without it.\n"
-            f"Install it: {pip_install('cli')}"
-        ) from error
-
-
-_NARROW = 60  # columns, if there is no terminal
+_PIPED = 80  # columns, if there is no terminal
 _LEAST = 20  # columns; anything narrower would be unreadable
 
 
-def wrapped(text: str, *, spared: bool = False) -> str:
+def wrapped(text: str, width: int | None = None, *, spared: bool = False) -> str:
     """Fold long lines of a text, and indent the continuation of indented lines. Words are not broken.
 
     Args:
         text: lines, with their indentation.
+        width: number of columns; by default `columns()`.
         spared: do not fold lines that start with a space, such as a command to be copied.
     """
-    return "\n".join(_fold(line) if line[:1] != " " or not spared else line for line in text.split("\n"))
+    most = width or columns()
+    return "\n".join(_fold(line, most) if line[:1] != " " or not spared else line for line in text.split("\n"))
 
 
-def _fold(line: str) -> str:
-    if len(line) <= columns():
+def _fold(line: str, width: int) -> str:
+    if len(line) <= width:
         return line
     text = line.lstrip()
-    indent = min(len(line) - len(text), columns() // 2)
+    indent = min(len(line) - len(text), width // 2)
     lines = textwrap.wrap(
         text,
-        columns(),
+        width,
         initial_indent=" " * indent,
         subsequent_indent=" " * (indent + 2 * bool(indent)),
         break_long_words=False,
@@ -158,8 +142,21 @@ def _fold(line: str) -> str:
     return "\n".join(lines)
 
 
+def as_error(message: str) -> str:
+    """Return a message as printed: `error:` before its first line, and `hint:` before its last."""
+    first, *others = message.rstrip().split("\n")
+    last = [others.pop()] if others and others[-1][:1] != " " else []
+    lines = [_labeled("error", first), *(wrapped(line, spared=True) for line in others)]
+    return "\n".join([*lines, *(_labeled("hint", line) for line in last)])
+
+
+def _labeled(label: str, text: str) -> str:
+    """Fold a line after a label, which is never alone on its line."""
+    return f"{label}: {wrapped(text, columns() - len(label) - 2)}"
+
+
 def columns() -> int:
-    """Return the output width: `COLUMNS`, or the width of the terminal, or 60 in a pipe or a file."""
+    """Return the output width: `COLUMNS`, or the width of the terminal, or 80 in a pipe or a file."""
     given = os.environ.get("COLUMNS", "")
     if given.isdigit() and int(given):
         return max(int(given), _LEAST)
@@ -169,7 +166,7 @@ def columns() -> int:
                 return max(width, _LEAST)
         except (OSError, ValueError):  # not a terminal, or closed
             continue
-    return _NARROW
+    return _PIPED
 
 
 class Help(RawDescriptionHelpFormatter):
@@ -183,53 +180,16 @@ class Help(RawDescriptionHelpFormatter):
 
 
 class Parser(ArgumentParser):
-    """A parser whose errors have the width of all output."""
+    """A parser whose help and errors have the width of all output.
+
+    Args:
+        options: of `ArgumentParser`.
+    """
+
+    def __init__(self, **options: Any) -> None:
+        super().__init__(formatter_class=Help, **options)
 
     def error(self, message: str) -> NoReturn:
         """Report an error in the arguments, and exit with status 2."""
-        self.print_usage(sys.stderr)
-        self.exit(2, wrapped(f"{self.prog}: error: {message}") + "\n")
-
-
-# Runs a user's code for a command: its output goes to standard error, and its exceptions become one message.
-
-
-@contextlib.contextmanager
-def users_function(spec: str, words: Sequence[str]) -> Iterator[Callable[[], Any]]:
-    """Yield the function of a spec.
-
-    Args:
-        spec: such as "train.py:make_loader".
-        words: for the `sys.argv` of its script.
-
-    Raises:
-        ConfigurationError: anything raised that is not an error of this package.
-    """
-    try:
-        with _diverted(), contextlib.redirect_stdout(sys.stderr), loading(spec, words) as make:
-            yield make
-    except ResumableError:
-        raise
-    except (Exception, SystemExit) as error:
-        raise ConfigurationError(raised("the command", error)) from error
-
-
-@contextlib.contextmanager
-def _diverted() -> Iterator[None]:
-    """Redirect file descriptor 1 to 2, for output that bypasses `sys.stdout`, such as from child processes."""
-    streams = [stream for stream in (sys.stdout, sys.__stdout__) if stream is not None and not stream.closed]
-    try:
-        saved = os.dup(1)
-    except OSError:  # closed
-        yield
-        return
-    try:
-        for stream in streams:
-            stream.flush()
-        os.dup2(2, 1)
-        yield
-    finally:
-        for stream in streams:
-            stream.flush()
-        os.dup2(saved, 1)
-        os.close(saved)
+        hint = "" if "\n" in message else f"\nSee {self.prog} --help."
+        self.exit(2, as_error(message + hint) + "\n")

@@ -3,27 +3,31 @@
 from __future__ import annotations
 
 import sys
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from resumable._selfcheck.verify import verify
-from resumable.cli.show import Help, print_json, users_function, wrapped
+from resumable.cli.show import print_json, wrapped
+from resumable.cli.users import users_function
 
 if TYPE_CHECKING:
     from argparse import Namespace
     from collections.abc import Sequence
 
-__all__ = ["add_verify"]
+    from resumable.cli.show import Parser
+
+__all__ = ["fill"]
+
+_EPILOG = """examples:
+  resumable verify checkpoints train.py:make_loader
+  resumable verify s3://runs/7 package.train:loaders -- --data photos
+
+exit status: 0 if every loader accepts its state, 1 if one does not, 2 if nothing could be verified."""
 
 
-def add_verify(commands: Any) -> None:
-    """Add `verify` to the commands of a parser."""
-    parser = commands.add_parser(
-        "verify",
-        help="check whether a checkpoint fits the data and options of a script",
-        description="Load the states of a checkpoint into the loaders of a script strictly, and read one batch.",
-        epilog="exit status: 0 if every loader accepts its state, 1 if one does not, 2 if nothing could be verified.",
-        formatter_class=Help,
-    )
+def fill(parser: Parser) -> None:
+    """Add the options of `resumable verify` to a parser."""
+    parser.description = "Load the states of a checkpoint into the loaders of a script strictly, and read one batch."
+    parser.epilog = _EPILOG
     parser.add_argument("checkpoint", help="path or URL of a checkpoint, as for `resumable inspect`")
     parser.add_argument("function", help="script.py:name or package.module:name, such as train.py:make_loader")
     parser.add_argument("--json", action="store_true", help="print one JSON document")

@@ -15,6 +15,7 @@ import math
 import operator
 import weakref
 from collections import deque
+from contextlib import contextmanager
 from logging import getLogger
 from typing import TYPE_CHECKING, Any, Generic, Protocol
 from weakref import WeakKeyDictionary, WeakSet
@@ -42,6 +43,7 @@ __all__ = [
     "is_over",
     "taken_away",
     "tell_twins_of",
+    "twins_expected",
 ]
 
 
@@ -618,6 +620,18 @@ _loops: WeakKeyDictionary[Any, tuple[tuple[int, str], int]] = WeakKeyDictionary(
 _said: set[tuple[int, str] | str] = set()
 _first: deque[str] = deque(maxlen=_MOST)  # streams that were read from the start of epoch 0
 _looked: WeakSet[Progress] = WeakSet()
+_expected = False  # a check reads the same stream again and again
+
+
+@contextmanager
+def twins_expected() -> Iterator[None]:
+    """Do not warn about twins meanwhile; for checks, which read the same stream repeatedly."""
+    global _expected  # noqa: PLW0603  # for all loaders of the process
+    before, _expected = _expected, True
+    try:
+        yield
+    finally:
+        _expected = before
 
 
 def tell_twins(loop: Any, loader: LoopedLoader[Any]) -> None:
@@ -631,7 +645,7 @@ def tell_twins(loop: Any, loader: LoopedLoader[Any]) -> None:
         loop: an iterator that starts; remembered as long as it exists.
         loader: the loader that it reads.
     """
-    if not loader.shuffles:
+    if _expected or not loader.shuffles:
         return
     stream, place = (loader.seed, loader.name), id(loader.progress)
     met = any(other == stream and where != place for other, where in _loops.values())

@@ -168,7 +168,9 @@ class Loader(Generic[T_co]):
 
     def __repr__(self) -> str:
         kind = self._fetcher.fingerprint()["backend.kind"]
-        return f"<Loader of {kind}, batches of {self.global_batch_size}, at {self.cursor}>"
+        size = self.global_batch_size if self._options.batch_size else self._shows["batch_size"]
+        batches = f", batches of {size}" if size else ""  # elements that are batches may have any size
+        return f"<Loader of {kind}{batches}, at {self.cursor}>"
 
     # ------------------------------------------------------------------ iterating
 

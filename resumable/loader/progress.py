@@ -683,7 +683,7 @@ class Progress:
     def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
         fetcher = self._fetcher
         facts, noted = (fetcher.fingerprint(), fetcher.unit, journal), self.noted.as_dict()
-        state = State(mark, global_batch, self._batch_size, *facts, data=noted)
+        state = State(mark, global_batch, self._batch_size, *facts, data=noted, past=fetcher.past(mark))
         return state.as_dict(self._options.find_world().size)
 
     def _open(self) -> None:

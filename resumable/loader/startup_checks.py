@@ -223,7 +223,9 @@ def _way(fetcher: Fetcher, options: Options, mark: Mark) -> str:
     source, cursor = mark.source, mark.cursor
     if fetcher.unit == "sample":
         return "by index" if source is None else "by index and the dataset's own state"
-    if source is None or options.resume == "replay":
+    if options.resume == "replay_run":
+        return f"{cursor.epoch} epochs and {cursor.position} elements replayed"
+    if source is None or options.replays:
         return f"{cursor.position} elements replayed"
     if source.ended and cursor.position:
         return "at the epoch's end"

@@ -212,7 +212,9 @@ def test_a_trusted_state_restores(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOSING)
 def test_what_does_not_restore_is_read_again(name: str) -> None:
-    lost = any(cuts_that_differ(LOSING[name](), symbolic=False) for _ in range(10))  # how far a thread reads ahead varies
+    lost = any(
+        cuts_that_differ(LOSING[name](), symbolic=False) for _ in range(10)
+    )  # how far a thread reads ahead varies
     assert lost, "TensorFlow restores it now: trust it"
     loader = resumable.wrap(LOSING[name]())
     assert "tf.data/replay" in repr(loader)

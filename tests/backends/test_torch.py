@@ -232,7 +232,7 @@ class TestLoaderThatIteratesInItsOwnWay(BackendTests):
                 for batch in super().__iter__():
                     yield [part * 2 for part in batch]
 
-        return resumable.wrap(Doubled(datasets.Augmented(), batch_size=4), **options)
+        return resumable.wrap(Doubled(datasets.Augmented(), batch_size=4), **{"resume": "replay", **options})
 
 
 def test_known_samplers_are_replaced_by_ours() -> None:

@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.chaos.campaign import survey
+from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Launch
@@ -65,6 +66,27 @@ BUGS = {
     "evaluation skipped": Bug("evaluation skipped", "saves at an epoch's end, before the evaluation"),
     "saved amid gradients": Bug("gradients lost", "saves in the middle of an accumulation over three batches"),
     "counted reads": Bug("memory of the dataset", "a sample depends on how many were read before it"),
+    "one batch early with global_step": Bug(
+        "loader one batch early", "saves the previous state, and numbers its saves with loader.global_step"
+    ),
+    "one batch early with global_step, without scheduler": Bug(
+        "loader one batch early", "the same, without a scheduler and other counters"
+    ),
+    "one batch late with global_step": Bug(
+        "loader one batch late", "fetches a batch ahead, and numbers its saves with loader.global_step"
+    ),
+    "one batch late with global_step, without scheduler": Bug(
+        "loader one batch late", "the same, without a scheduler and other counters"
+    ),
+    "one batch late, fetched before the save": Bug(
+        "loader one batch late", "fetches the next batch between the optimizer's step and the save"
+    ),
+    "enumerate": Bug("index restarts", "scales the loss with the index of enumerate(epoch)"),
+    "second loop": Bug("second loop", "reads the same Loader in a second loop, without training"),
+    "evaluates on a resume": Bug("evaluation repeated", "the resume evaluates, and adds the score", True),
+    "saved before the scheduler": Bug("saved in the wrong order", "saves before scheduler.step()"),
+    "counted after the save": Bug("saved in the wrong order", "adds 1 to its step counter after the save"),
+    "saved before the average": Bug("a part not restored", "saves before the average of the weights is updated"),
     "counts backwards": Bug("step counter not restored", "the resume saves under the number 0 again"),
 }
 UNSORTED = "unsorted files"
@@ -81,7 +103,8 @@ def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
     with Preload(TORCH) as preload:
 
         def command(bug: str) -> Command:
-            return Command((sys.executable, LOOP, "--bug", bug), preload=preload)
+            mirror = Mirror(Path(LOOP).parent)
+            return Command((sys.executable, LOOP, "--bug", bug), preload=preload, mirror=mirror)
 
         @cache
         def baseline(bug: str) -> Any:
@@ -90,7 +113,7 @@ def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
         @cache
         def run_one(bug: str) -> Outcome:
             attempt, seen, notes = baseline("" if not bug or (bug in BUGS and BUGS[bug].in_resume) else bug)
-            assert not notes
+            assert not notes, notes
             place = root / f"case {bug}"
             case = Case((Launch(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Launch()))
             attempts = run_case(command(bug), case, place)

@@ -52,6 +52,8 @@ TRIED = {
     "model not restored": "without the model, optimizer is equal at the first step after the resume, so restored; ",
     "average not restored": f"without average, {RESTORED}scores may result from average",
     "evaluation skipped": "without scores, everything is equal from step 8 on: only scores",
+    "evaluates on a resume": "without scores, everything is equal from step 10 on: only scores",
+    "saved before the average": f"without average, {RESTORED}scores may result from average",
     TWO: "without optimizer, something still differs: scheduler.last_epoch differs first: the scheduler is probably",
 }
 QUICK = {
@@ -61,6 +63,10 @@ QUICK = {
     "torch not restored",
     "saved before the step",
     "one batch late",
+    "one batch early with global_step",
+    "enumerate",
+    "second loop",
+    "saved before the scheduler",
 }
 
 
@@ -104,7 +110,8 @@ def test_another_order_in_each_run_is_named(bug: str, tmp_path: Path, monkeypatc
 
 def test_each_cause_has_a_planted_bug() -> None:
     """Each cause has a planted bug and is in the reference."""
-    elsewhere = {"non-atomic save", "ranks resume apart", "loader from elsewhere"}  # as in test_checks.py
+    # as in test_checks.py and test_chaos_ranks.py
+    elsewhere = {"non-atomic save", "ranks resume apart", "loader from elsewhere", "generators of other ranks"}
     assert {cause.name for cause in CAUSES} == {*(bug.cause for bug in BUGS.values()), *elsewhere}
     page = (Path(__file__).parents[2] / "docs/reference/chaos-results.md").read_text(encoding="utf-8")
     for cause in CAUSES:

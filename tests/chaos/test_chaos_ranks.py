@@ -100,6 +100,18 @@ def test_a_kill_of_a_rank_or_of_the_agent_breaks_no_promise(target: str) -> None
 
 
 @pytest.mark.slow
+@pytest.mark.parametrize(
+    ("option", "cause"), [("--one-generator", "generators of other ranks"), ("--own-generators", "")]
+)
+def test_each_rank_needs_the_state_of_its_generator(option: str, cause: str) -> None:
+    found = run_one(Fault("kill", 24, target="all"), words(option))
+    assert found.resumed == 1
+    assert found.ok is (not cause), found.violations
+    assert found.diagnosis.cause == cause, found.diagnosis
+    assert "the state of the RNG numpy of rank 1 differs" in found.diagnosis.text or not cause
+
+
+@pytest.mark.slow
 def test_agent_restarts_are_judged_together() -> None:
     """An agent that restarts its ranks is judged over all their starts.
 
@@ -122,7 +134,7 @@ TORCH = """
 import pathlib, resumable, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 loader = resumable.wrap(list(range(16)), batch_size=2, seed=0)
-store = resumable.CheckpointStore("{outside}/store")
+store = resumable.CheckpointStore("out/store")
 weight = torch.zeros(1)
 if (last := store.latest()) is not None:
     loader.load_state_dict(last["loader"])
@@ -133,27 +145,27 @@ for epoch in loader.epochs(2):
         gradient = torch.tensor([sum(batch) / 3])
         dist.all_reduce(gradient)
         weight = 0.9 * weight + 0.1 * gradient
-        pathlib.Path("{outside}", f"rank-{{dist.get_rank()}}").write_text("x")
+        pathlib.Path(f"out/rank-{dist.get_rank()}").write_text("x")
         if dist.get_rank() == 0:
-            store.save(loader.global_step, {{"loader": loader.state_dict(), "weight": weight}})
+            store.save(loader.global_step, {"loader": loader.state_dict(), "weight": weight})
         dist.barrier()
 resumable.chaos.record_weights([weight])
 """
 
 
 @pytest.mark.slow
-def test_torchrun_restarts_are_redirected(tmp_path: Path) -> None:
-    """`torchrun` restarts its ranks, and their writes are redirected."""
-    outside, script = tmp_path / "outside", tmp_path / "train.py"
-    outside.mkdir()
-    script.write_text(TORCH.format(outside=outside))
+def test_torchrun_restarts_write_to_the_case(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """`torchrun` restarts its ranks, and they write to the case."""
+    monkeypatch.chdir(tmp_path)
+    script = tmp_path / "train.py"
+    script.write_text(TORCH)
     found = run_one(Fault("kill", 14, rank=1, target="rank"), by_torchrun(script=script))
     assert found.ok, found.violations
     kept = [(one.number, one.launch, one.restarts, one.status, sorted(one.ranks)) for one in found.attempts]
     assert kept == [(0, 0, 0, None, [0, 1]), (1, 0, 1, 0, [0, 1])]
     assert (found.fired, found.resumed) == (1, 1)
     assert found.attempts[1].ranks[0].weights
-    assert not list(outside.iterdir())
+    assert not (tmp_path / "out").exists()
 
 
 @pytest.mark.slow

@@ -13,6 +13,7 @@ import sys
 import time
 from pathlib import Path
 from typing import Any
+from xml.etree import ElementTree as ET
 
 import pytest
 
@@ -47,7 +48,7 @@ def test_a_correct_script_passes(capsys: pytest.CaptureFixture[str], monkeypatch
     printed = capsys.readouterr()
     assert re.search(r"kill +2 +2 of 2 +4 ", printed.out)
     assert "no case of torn-write" in printed.out
-    assert "Every promise was kept in 2 cases. Seed 0" in printed.out
+    assert "PASSED: every promise was kept in 2 cases. Seed 0" in printed.out
     assert re.search(r"\n2 cases of 34; about .*; --points all runs them all\.\n", printed.err)
     assert re.search(r"\n1 of 2 cases, 0 failed; .* left\n", printed.err)
     assert max(map(len, (printed.err + printed.out).split("\n"))) <= 60
@@ -106,7 +107,7 @@ def test_what_cannot_be_tested_exits_with_2_and_no_traceback(
 ) -> None:
     assert main(["chaos", "run", "--", *words]) == 2
     printed = capsys.readouterr().err
-    assert re.search("ConfigurationError: .*" + message, printed)
+    assert re.search("error: .*" + message, printed)
     assert "Traceback" not in printed
 
 
@@ -120,8 +121,12 @@ def test_failed_case_fits_into_60_columns(capsys: pytest.CaptureFixture[str], mo
     """A failed case fits into 60 columns, and all is one JSON document."""
     monkeypatch.setenv("COLUMNS", "60")
     words = ["--points", "1", "--", *SMALL, "--other-data"]
-    assert main(["chaos", "run", *words]) == 1
+    assert main(["chaos", "run", "--junit", "chaos.xml", *words]) == 1
     printed = capsys.readouterr()
+    assert printed.out.startswith("FAILED: a promise was broken in ")
+    (suite,) = ET.parse("chaos.xml").getroot()  # noqa: S314  # our own file
+    assert "trained on different data" in (suite.findtext("testcase/failure") or "")
+    assert suite.get("tests") == suite.get("failures") == str(len(suite))
     assert narrow(printed.out), printed.out
     assert narrow(printed.err), printed.err
     assert "trained on different data" in " ".join(printed.out.split())
@@ -144,7 +149,7 @@ def test_a_module_is_found_from_where_the_command_is_given(preload: str, capsys:
     Path("package/train.py").write_text(text.replace("import resumable\n", "import resumable\nfrom . import data\n", 1))
     words = ["--points", "2", *(["--preload", preload] if preload else [])]
     assert main(["chaos", "run", *words, "--", sys.executable, "-m", "package.train"]) == 0, capsys.readouterr()
-    assert "Every promise was kept in 2 cases" in capsys.readouterr().out
+    assert "PASSED: every promise was kept in 2 cases" in capsys.readouterr().out
 
 
 @pytest.mark.parametrize(("text", "message"), [("#!/bin/sh\necho done\n", "trained on no batch"), ("echo done\n", "")])

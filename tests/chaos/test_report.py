@@ -1,9 +1,10 @@
-"""The report: the table, the timeline in words, JSON, and the page with its picture."""
+"""The report: the table, the timeline in words, JSON, and the page."""
 
 from __future__ import annotations
 
 import json
 import re
+from dataclasses import replace
 from html.parser import HTMLParser
 from pathlib import Path
 
@@ -12,10 +13,10 @@ import pytest
 from resumable.chaos.launch.runner import Command
 from resumable.chaos.plan import Case, Fault, Launch
 from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
-from resumable.chaos.report import Outcome, Report, page
+from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import as_ranges, make_rows, tell
 from resumable.chaos.verify.checks import from_the_newest
-from resumable.errors import MissingDependencyError
+from resumable.chaos.verify.diagnosis import Diagnosis
 
 EPOCH = 6  # steps
 KILL = Fault("kill", 17)
@@ -86,8 +87,10 @@ def test_the_summary_names_what_broke_and_how_to_see_it_again() -> None:
     assert "again: resumable chaos replay runs/chaos/0007" in text
     assert "Note: the weights are not compared" in text
     compared = "\nCompared: order and batches of 1 loader."
-    assert text.endswith(f"A promise was broken in 1 of 2 cases. Seed 7, 0 s.{compared}")
-    assert str(report(outcome(1, ok=True))).endswith(f"Every promise was kept in 1 case. Seed 7, 0 s.{compared}")
+    assert text.startswith(f"FAILED: a promise was broken in 1 of 2 cases. Seed 7, 0 s.{compared}")
+    assert str(report(outcome(1, ok=True))).startswith(
+        f"PASSED: every promise was kept in 1 case. Seed 7, 0 s.{compared}"
+    )
 
 
 def test_report_without_a_model_is_not_green() -> None:
@@ -95,9 +98,9 @@ def test_report_without_a_model_is_not_green() -> None:
     made = report(outcome(1, ok=True))
     made.baseline.ranks[0].trains = 128
     assert (made.ok, made.status, made.failed) == (False, 3, [])
-    assert "Every promise that could be compared was kept in 1 case. Seed 7" in str(made)
+    assert "WARNING: every promise that could be compared was kept in 1 case. Seed 7" in str(made)
     assert made.timeline().startswith("Nothing of the model was compared. Compared: order and batches of 1 loader. Not")
-    assert "Chaos: every promise that could be compared was kept" in made.html()
+    assert "Chaos: WARNING: every promise that could be compared was kept" in made.html()
     assert (made.as_dict()["ok"], made.as_dict()["status"]) == (False, 3)
 
 
@@ -151,12 +154,12 @@ def test_evaluation_loader_trains_nothing() -> None:
 
 
 @pytest.mark.parametrize("kind", ["kill", "worker-raise"])
-def test_the_table_has_at_most_60_columns(kind: str) -> None:
+def test_the_table_has_at_most_80_columns(kind: str) -> None:
     one = outcome(1, ok=False, fault=Fault(kind, 3))
     two = Outcome.of(Case((Launch(Fault(kind, 3)), Launch(KILL), Launch())), Path("2"), [], {})
     made = report(*[one] * 99, two)
     lines = made.table().split("\n")
-    assert max(map(len, lines)) <= 60
+    assert max(map(len, lines)) <= 80
     assert lines[0].split() == ["faults", "steps"]
     assert lines[1].split() == ["fault", "cases", "fired", "launches", "retrained", "violations"]
 
@@ -230,14 +233,16 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
-        if tag != "meta":
+        if tag not in {"meta", "br"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
         assert self.open.pop() == tag
 
 
-def test_the_page_is_one_file_with_a_picture() -> None:
+def failing() -> list[Outcome]:
+    """Return three failed cases: two with the same cause, and one of two ranks without a known cause."""
+    cause = Diagnosis(text="The loader's state is not in the checkpoint.", differing={"model": 3})
     resized = Outcome.of(
         Case((Launch(KILL, 2), Launch(None, 1))),
         Path("0009"),
@@ -247,26 +252,72 @@ def test_the_page_is_one_file_with_a_picture() -> None:
         ],
         {"same content": "row 1 & 2 differ"},
     )
-    text = report(outcome(7, ok=False), resized, notes=("a <note>",)).html()
+    return [replace(outcome(number, ok=False), diagnosis=cause) for number in (7, 8)] + [resized]
+
+
+def test_the_page_is_one_file_with_the_causes_first_and_a_timeline_per_case() -> None:
+    text = report(*failing(), outcome(10, ok=True), notes=("a <note>",)).html()
     links = Links()
     links.feed(text)
     assert not links.open
-    assert all(link.startswith("#") for link in links.found)
-    assert not re.search(r"url\((?!#)|@import|<script|<link", text)
-    assert text.count("<svg") == 1
-    for part in ("case 0009: kill at point 17, ranks 2 to 1", "launch 1, rank 0/1", "trained again", "Seed 7"):
+    assert all(link.startswith("#case-") for link in links.found)
+    assert not re.search(r"url\(|@import|<script|<link|<img", text)
+    places = [text.index(part) for part in ("FAILED: a promise", "Likely causes", 'id="case-0007"', "All cases")]
+    assert places == sorted(places)
+    causes = text[places[1] : places[2]]
+    assert causes.count("state is not in the checkpoint") == 1, "a cause is listed once, with its cases"
+    assert 'href="#case-0007"' in causes
+    assert 'href="#case-0008"' in causes
+    cases = re.findall(r'<section class="case" id="case-(\d+)">(.*?)</section>', text, re.DOTALL)
+    assert [name for name, _ in cases] == ["0007", "0008", "0009"]
+    for name, case in cases:
+        assert case.count('class="launch"') == (2 if name != "0009" else 3)
+        assert case.index("Likely cause:" if name != "0009" else "launch") < case.index("FAILED")
+    for part in ("Case 0009: kill at point 17, ranks 2 to 1", "resized from 2; finished", "trained again", "Seed 7"):
         assert part in text
     for part in ("row 1 &amp; 2 differ", "a &lt;note&gt;", "'&lt;b&gt;'", "resumable chaos replay runs/chaos/0007"):
         assert part in text.replace("&#x27;", "'")
-    assert text == report(outcome(7, ok=False), resized, notes=("a <note>",)).html()
+    assert text == report(*failing(), outcome(10, ok=True), notes=("a <note>",)).html()
 
 
-def test_without_matplotlib_the_page_says_what_to_install(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    monkeypatch.setattr(page, "find_spec", lambda _: None)
-    with pytest.raises(MissingDependencyError, match=r"matplotlib.*\n.*pip install \"resumable-data\[chaos\]\""):
-        report(outcome(7, ok=False)).html()
-    report(outcome(7, ok=False)).save(tmp_path)
-    text = (tmp_path / "report.html").read_text()
-    assert "The picture is missing" in text
-    assert "launch 1, rank 0 of 1" in text
-    assert "<svg" not in text
+def test_the_timeline_of_the_page_shows_steps_saves_epochs_and_the_fault() -> None:
+    text = report(outcome(7, ok=False)).html()
+    first, second = re.findall(r'<div class="track">(.*?)</div>', text)
+    share = 100 / 12  # steps
+    assert re.findall(r'class="(trained|again)".*?left:([\d.]+)%;width:([\d.]+)%', first + second) == [
+        ("trained", "0.00", f"{5 * share:.2f}"),
+        ("again", f"{3 * share:.2f}", f"{2 * share:.2f}"),
+        ("trained", f"{5 * share:.2f}", f"{7 * share:.2f}"),
+    ]
+    assert f'title="checkpoint at 0.2" style="left:{3 * share:.1f}%">' in first
+    assert f'class="mark fault" title="kill at point 17" style="left:{5 * share:.2f}%">' in first
+    assert "fault" not in second
+    assert f'<span style="left:{EPOCH * share:.2f}%">epoch 1</span>' in text
+
+
+def test_the_page_is_legible_in_light_and_dark_and_every_line_wraps() -> None:
+    text = report(*failing()).html()
+    light, dark = (
+        dict(re.findall(r"--(\w+): (#\w+)", block)) for block in re.findall(r":root \{(.*?)\}", text, re.DOTALL)
+    )
+    assert light.keys() == dark.keys()
+    for colors in (light, dark):
+        for name in ("text", "dim", "ok", "failed", "warning"):
+            for behind in ("page", "box"):
+                assert contrast(colors[name], colors[behind]) >= 4.5, (name, behind)  # WCAG AA
+    assert "white-space: pre-wrap" in text
+    assert "overflow-wrap: anywhere" in text
+    assert "nowrap" not in text
+
+
+def contrast(one: str, other: str) -> float:
+    """Return the contrast of two colors, as WCAG defines it."""
+    lights = sorted((_luminance(color) for color in (one, other)), reverse=True)
+    return (lights[0] + 0.05) / (lights[1] + 0.05)
+
+
+def _luminance(color: str) -> float:
+    digits = color[1:] if len(color) == 7 else "".join(digit * 2 for digit in color[1:])
+    parts = [int(digits[place : place + 2], 16) / 255 for place in (0, 2, 4)]
+    red, green, blue = (part / 12.92 if part <= 0.03928 else ((part + 0.055) / 1.055) ** 2.4 for part in parts)
+    return 0.2126 * red + 0.7152 * green + 0.0722 * blue

@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from resumable.chaos.campaign import survey
+from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Launch
@@ -61,7 +62,7 @@ class Runs:
         self.run = cache(self._run)
 
     def _command(self, script: str, options: tuple[str, ...]) -> Command:
-        return Command((sys.executable, str(SCRIPTS / script), *options), preload=self.preload)
+        return Command((sys.executable, str(SCRIPTS / script), *options), preload=self.preload, mirror=Mirror(SCRIPTS))
 
     def _baseline(self, script: str, options: tuple[str, ...]) -> Any:
         return survey(self._command(script, options), self.root / f"baseline {script} {options}", (1,))

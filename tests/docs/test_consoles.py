@@ -14,7 +14,7 @@ import pytest
 from test_docs import PAGES, ROOT, blocks, relative
 
 TIME = re.compile(r"\d+(\.\d+)? (s|min)\b")
-FAILS = re.compile(r"A promise was broken|^BROKEN |^Different: ", re.MULTILINE)  # printed before the exit status 1
+FAILS = re.compile(r"^FAILED|^Different: ", re.MULTILINE)  # printed before the exit status 1
 # A script that makes what the commands of a page are about.
 BEFORE = {
     "docs/debug/inspect.md": """

@@ -183,7 +183,7 @@ def watch(event, args):
         print("WROTE", args, file=sys.stderr)
     if event in {"os.system", "subprocess.Popen", "os.mkdir", "os.remove", "os.rename", "pickle.find_class"}:
         print("DID", event, args, file=sys.stderr)
-import resumable.cli, rich.console, rich.table, rich.text, rich.box, fsspec.implementations.local
+import resumable.cli.inspect, resumable.cli.diff, fsspec.implementations.local
 sys.dont_write_bytecode = True
 sys.addaudithook(watch)
 for words in (["inspect", sys.argv[1]], ["diff", sys.argv[1], sys.argv[1]], ["inspect", sys.argv[2], "--json"],

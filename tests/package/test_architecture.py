@@ -194,7 +194,7 @@ def loaded_by(code: str) -> set[str]:
 def test_no_framework_and_nothing_slow_is_loaded(code: str, slow: set[str]) -> None:
     """The time itself (below 100 ms with NumPy's share) is a number of the benchmarks."""
     loaded = loaded_by(code)
-    assert "resumable.loader.loader" in loaded
+    assert "resumable" in loaded
     assert {name.partition(".")[0] for name in loaded} - sys.stdlib_module_names <= {"resumable", "numpy"}
     assert loaded & slow == set()
 

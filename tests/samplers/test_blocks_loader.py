@@ -179,7 +179,9 @@ def test_the_window_is_that_of_the_first_opening_and_stays() -> None:
     resized.load_state_dict(state)
     assert window(resized) == 1600
     indices = resized.sample_indices(epoch=0, step=5)
-    assert indices == Blocks(200_000, window=1600, seed=3).indices(0, 5 * 150, 6 * 150).tolist()
+    assert (
+        indices == Blocks(200_000, window=1600, seed=3).indices(0, 400 + 4 * 150, 400 + 5 * 150).tolist()
+    )  # a step of 400 was before
     assert sorted(next(iter(resized))) == sorted(Blocks(200_000, window=1600, seed=3).indices(0, 400, 550).tolist())
     assert window(resized) == 1600
 

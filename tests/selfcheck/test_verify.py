@@ -55,7 +55,7 @@ def test_a_state_that_fits(kind: str, state: Any, tmp_path: Path, capsys: pytest
     path = saved(tmp_path, state, kind)
     assert main(["verify", str(path), f"{SCRIPT}:right"]) == 0
     shown = capsys.readouterr().out
-    assert shown.startswith("fits: state[")
+    assert shown.startswith("PASSED: state[")
     assert "epoch 0, 3 steps done; global step 3, 12 samples" in shown
     assert "0.index: " in shown
 
@@ -64,7 +64,7 @@ def test_a_state_of_other_data(state: Any, tmp_path: Path, capsys: pytest.Captur
     path = saved(tmp_path, state, "json")
     assert main(["verify", str(path), f"{SCRIPT}:counting"]) == 1
     shown = capsys.readouterr().out
-    assert "DOES NOT FIT: state['data']" in shown
+    assert "FAILED: state['data'] does not fit" in shown
     assert "in the checkpoint: 'programs.Samples'" in shown or "'Samples'" in shown
     assert main(["verify", str(path), f"{SCRIPT}:plain_list", "--json"]) == 1
     verdict = json.loads(capsys.readouterr().out)["verdicts"][0]
@@ -152,4 +152,4 @@ def test_the_commands_are_functions_too(tmp_path: Path, state: Any, capsys: pyte
     assert main(["verify", str(path), f"{SCRIPT}:right", "--json"]) == 0
     assert json.loads(capsys.readouterr().out) == json.loads(json.dumps(found.as_dict()))
     assert resumable.doctor().ok
-    assert str(resumable.doctor()).endswith("No problems found.")
+    assert str(resumable.doctor()).startswith("PASSED: no problems found.")

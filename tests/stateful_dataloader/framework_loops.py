@@ -6,6 +6,7 @@ trained on, and the checkpoint of its last step. Each sample of `Noisy` has a ra
 
 from __future__ import annotations
 
+import asyncio
 import io
 import queue
 import threading
@@ -44,7 +45,7 @@ class Settings(NamedTuple):
 
     def loader(self, kind: type[StatefulDataLoader[Any]] = StatefulDataLoader, **arguments: Any) -> Any:
         own = {"num_workers": self.num_workers, "after_last": self.after_last}
-        return kind(arguments.pop("dataset", None) or Noisy(), batch_size=BATCH, **{**own, **arguments})
+        return kind(arguments.pop("dataset", None) or Noisy(), **{"batch_size": BATCH, **own, **arguments})
 
 
 Loop = Callable[[Checkpoint | None, int, Settings], Outcome]
@@ -248,6 +249,64 @@ def accelerate(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> 
     return seen, None
 
 
+def skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
+    """Generators take single samples ahead of the training; each epoch starts from the state of the unused loader.
+
+    The checkpoint lists the samples that were trained on, and its state of the loader is replaced right away. The
+    iterator of the first epoch is older than both states.
+    """
+    return asyncio.run(_skyrl_async(checkpoint, stop, settings))
+
+
+async def _skyrl_async(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outcome:
+    loader = settings.loader(batch_size=1, shuffle=True, generator=torch.Generator().manual_seed(42), drop_last=True)
+    unused, lock = loader.state_dict(), asyncio.Lock()
+    batches, done, step, first = iter(loader), set[int](), 0, 0
+    if checkpoint:
+        step, first, done = checkpoint["step"], checkpoint["epoch"], set(checkpoint["done"])
+        loader.load_state_dict(checkpoint["data"])
+        loader.load_state_dict(unused)
+    seen: list[Batch] = []
+    for epoch in range(first, EPOCHS):
+        ready, slots = asyncio.Queue[Any](), asyncio.Semaphore(2 * BATCH)
+        generators = [asyncio.create_task(_generate(batches, done, lock, ready, slots)) for _ in range(3)]
+        for _ in range(step, (epoch + 1) * STEPS):
+            samples = [await ready.get() for _ in range(BATCH)]
+            done |= {sample[0][0] for sample in samples}
+            step += 1
+            seen.append(samples)
+            for _ in samples:
+                slots.release()
+            if step == stop:
+                data = through_a_file(await asyncio.to_thread(loader.state_dict))
+                await _end(generators)
+                return seen, {"step": step, "epoch": epoch, "done": list(done), "data": data}
+        await _end(generators)
+        loader.load_state_dict(unused)
+        batches = iter(loader)
+        done.clear()
+    return seen, None
+
+
+async def _generate(
+    batches: Iterator[Any], done: set[int], lock: asyncio.Lock, ready: asyncio.Queue[Any], slots: asyncio.Semaphore
+) -> None:
+    while await slots.acquire():
+        async with lock:
+            while (batch := next(batches, None)) is not None and int(batch[0]) in done:
+                pass
+        if batch is None:
+            return
+        ready.put_nowait(values(batch))
+
+
+async def _end(tasks: list[asyncio.Task[None]]) -> None:
+    for task in tasks:
+        task.cancel()
+    await asyncio.gather(*tasks, return_exceptions=True)
+
+
 LOOPS: dict[str, Loop] = {
-    loop.__name__: loop for loop in (verl_ppo, verl_sft, nemo_rl, automodel, veomni, skyrl_sft, areal, accelerate)
+    loop.__name__: loop
+    for loop in (verl_ppo, verl_sft, nemo_rl, automodel, veomni, skyrl_sft, skyrl_async, areal, accelerate)
 }

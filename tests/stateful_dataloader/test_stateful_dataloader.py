@@ -259,6 +259,25 @@ def test_a_used_loader_goes_to_the_position_of_a_state() -> None:
     assert epoch_of(loader) == epochs[0][3:]
 
 
+def test_an_unused_loop_goes_on_only_at_its_position() -> None:
+    """SkyRL makes its iterator before it loads; the last state that it loads has the iterator's position."""
+    epochs, states = states_of("shuffled")
+    for loaded in ([], states[2:3]):
+        loader = made("shuffled", 1)
+        unused = loader.state_dict()
+        loop = iter(loader)
+        for _, _, state in loaded:
+            loader.load_state_dict(state)
+        loader.load_state_dict(unused)
+        assert [values(batch) for batch in loop] == epochs[0]
+        assert epoch_of(loader) == epochs[1]
+    loader = made("shuffled", 1)
+    loop = iter(loader)
+    loader.load_state_dict(states[2][2])
+    with pytest.raises(LoopError, match="or a state was loaded"):
+        next(loop)
+
+
 def test_an_older_loop_cannot_take_batches() -> None:
     loader = made("in order", 1)
     older, newer = iter(loader), iter(loader)
@@ -368,6 +387,14 @@ def test_a_bad_option_is_rejected(option: dict[str, Any]) -> None:
         StatefulDataLoader(Noisy(), 3, **option)
 
 
+@pytest.mark.parametrize("other", [{"sampler": range(3)}, {"batch_sampler": [[0], [1]]}])
+def test_shuffle_beside_a_sampler_is_rejected(other: dict[str, Any]) -> None:
+    """As PyTorch does; the sampler must not be ignored."""
+    for kind in (DataLoader, StatefulDataLoader):
+        with pytest.raises(ValueError, match="mutually exclusive with"):
+            kind(Noisy(), shuffle=True, **other)
+
+
 # ------------------------------------------------------------------ threads and processes
 
 
@@ -420,22 +447,141 @@ def test_a_copy_of_an_unused_loader_reads_everything() -> None:
 # ------------------------------------------------------------------ torchdata's states, order and name
 
 
-def test_a_state_of_torchdata_is_continued() -> None:
+def _set_epoch(loader: Any, epoch: int) -> None:
+    if hasattr(loader.sampler, "set_epoch"):
+        loader.sampler.set_epoch(epoch)
+
+
+def states_of_torchdata(make: Callable[..., Any], **own: Any) -> tuple[list[list[Any]], list[tuple[int, int, Any]]]:
+    """Return the same as `states_of`, for a loader of torchdata's class."""
+    torch.manual_seed(1)
+    loader = make(Theirs, **own)
+    epochs, states = list[list[Any]](), []
+    for epoch in range(EPOCHS):
+        _set_epoch(loader, epoch)
+        epochs.append([])
+        for batch in loader:
+            epochs[-1].append(batch[0].tolist())
+            states.append((epoch, len(epochs[-1]), loader.state_dict()))
+        states.append((epoch + 1, 0, loader.state_dict()))
+    return epochs, states
+
+
+THEIRS: dict[str, Callable[..., Any]] = {
+    "in order": lambda kind, **own: kind(Noisy(), 3, **own),
+    "shuffled": lambda kind, **own: kind(Noisy(), 3, shuffle=True, **own),
+    "with a generator": lambda kind, **own: kind(Noisy(), 3, shuffle=True, generator=seeded(), **own),
+    "torchdata's sampler": lambda kind, **own: kind(
+        Noisy(), 3, sampler=torchdatas.sampler.RandomSampler(Noisy(), generator=seeded()), **own
+    ),
+    "distributed": lambda kind, **own: kind(Noisy(), 3, sampler=DistributedSampler(Noisy(), 1, 0), **own),
+    "torchdata's distributed": lambda kind, **own: kind(
+        Noisy(), 3, sampler=torchdatas.sampler.StatefulDistributedSampler(Noisy(), 1, 0, seed=4), drop_last=True, **own
+    ),
+}
+
+
+@pytest.mark.filterwarnings("ignore:the state was taken after the last batch")
+@pytest.mark.parametrize(
+    ("name", "num_workers"),
+    [
+        *((name, 0) for name in THEIRS),
+        *(pytest.param(name, 2, marks=pytest.mark.slow) for name in ("shuffled", "with a generator", "distributed")),
+    ],
+)
+def test_a_state_of_torchdata_is_continued(name: str, num_workers: int) -> None:
+    """The rest of the epoch, and the epochs that torchdata would read without a resume."""
+    make = THEIRS[name]
+    epochs, states = states_of_torchdata(make, num_workers=num_workers)
+    if num_workers:
+        states = [states[1], states[8]]
+    for epoch, done, state in states:
+        torch.manual_seed(2)
+        loader = make(StatefulDataLoader, order="torchdata", num_workers=num_workers)
+        loader.load_state_dict(state)
+        rest = []
+        for number in range(epoch, EPOCHS):
+            _set_epoch(loader, number)
+            rest.append([batch[0].tolist() for batch in loader])
+        assert rest == ([epochs[epoch][done:], *epochs[epoch + 1 :]] if epoch < EPOCHS else []), (epoch, done)
+
+
+def test_a_state_of_torchdata_waits_for_the_epoch() -> None:
+    """`set_epoch` is called after `load_state_dict`, so a state that is taken between them is torchdata's."""
+    make = THEIRS["distributed"]
+    epochs, states = states_of_torchdata(make)
+    epoch, done, state = states[10]
+    loader = make(StatefulDataLoader, order="torchdata")
+    loader.load_state_dict(state)
+    saved = loader.state_dict()
+    assert saved == state
+    for resumed in (make(StatefulDataLoader, order="torchdata"), pickled(loader)):
+        resumed.load_state_dict(saved)
+        resumed.sampler.set_epoch(epoch)
+        assert [batch[0].tolist() for batch in resumed] == epochs[epoch][done:]
+    loader.load_state_dict({})
+    assert [batch[0].tolist() for batch in loader] == epochs[0]
+
+
+@pytest.mark.parametrize(
+    ("name", "own", "error", "text"),
+    [
+        ("with a generator", {}, StateMismatchError, "the job had 0 worker processes, but this loader has 2"),
+        ("with a generator", {"order": "feistel"}, StateFormatError, "saved by torchdata's"),
+        ("with a generator", {"order": "torch"}, StateFormatError, "saved by torchdata's"),
+    ],
+)
+def test_a_state_of_torchdata_that_would_not_be_exact_is_rejected(
+    name: str, own: dict[str, Any], error: type[Exception], text: str
+) -> None:
+    theirs = THEIRS[name](Theirs)
+    next(iter(theirs))
+    ours = THEIRS[name](StatefulDataLoader, **{"order": "torchdata", "num_workers": 2, **own})
+    with pytest.raises(error, match=text):
+        ours.load_state_dict(theirs.state_dict())
+    with pytest.raises(error, match=text):
+        iter(ours)
+
+
+def test_a_state_of_torchdata_with_another_seed_is_rejected() -> None:
+    def make(kind: Any, seed: int, **own: Any) -> Any:
+        return kind(Noisy(), 3, shuffle=True, generator=seeded(seed), **own)
+
+    theirs = make(Theirs, 3)
+    next(iter(theirs))
+    with pytest.raises(StateMismatchError, match="the seed of the sampler's generator differs"):
+        make(StatefulDataLoader, 4, order="torchdata").load_state_dict(theirs.state_dict())
+
+
+def test_a_state_of_torchdata_with_a_batch_sampler_is_rejected() -> None:
     def make(kind: Any, **own: Any) -> Any:
-        torch.manual_seed(4)
-        sampler = torchdatas.sampler.RandomSampler(Noisy(), generator=seeded(9))
-        return kind(Noisy(), batch_size=3, sampler=sampler, **own)
+        inner = torchdatas.sampler.RandomSampler(Noisy(), generator=seeded())
+        return kind(Noisy(), batch_sampler=BatchSampler(inner, 3, False), **own)
 
     theirs = make(Theirs)
-    for _ in theirs:
-        pass
-    loop = iter(theirs)
-    next(loop)
-    state = theirs.state_dict()
-    rest = [batch[0].tolist() for batch in loop]
-    ours = make(StatefulDataLoader, order="torchdata")
-    ours.load_state_dict(state)
-    assert [batch[0].tolist() for batch in ours] == rest
+    next(iter(theirs))
+    with pytest.raises(UnsupportedError, match="has a batch_sampler"):
+        make(StatefulDataLoader, order="torchdata").load_state_dict(theirs.state_dict())
+
+
+@pytest.mark.parametrize("num_workers", [0, 2])
+@pytest.mark.parametrize("stream", [Counting, Stateful])
+@pytest.mark.parametrize("order", ["feistel", "torchdata"])
+def test_a_state_of_torchdata_of_a_stream_is_rejected(stream: Any, order: Any, num_workers: int) -> None:
+    theirs = Theirs(stream(), 3, num_workers=num_workers)
+    next(iter(theirs))
+    loader = StatefulDataLoader(stream(), 3, num_workers=num_workers, order=order)
+    with pytest.raises(StateFormatError, match="a stream can only finish its run with torchdata"):
+        loader.load_state_dict(theirs.state_dict())
+    with pytest.raises(StateFormatError, match="a stream can only"):
+        iter(loader)
+
+
+def test_torchdatas_order_is_torchdatas() -> None:
+    for make in (THEIRS["with a generator"], THEIRS["torchdata's sampler"]):
+        theirs, ours = make(Theirs), make(StatefulDataLoader, order="torchdata")
+        for _ in range(EPOCHS):
+            assert [batch[0].tolist() for batch in ours] == [batch[0].tolist() for batch in theirs]
 
 
 def test_pytorchs_order_is_pytorchs() -> None:

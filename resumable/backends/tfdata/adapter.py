@@ -97,7 +97,7 @@ def adapt(pipeline: Any, options: Options) -> tuple[ReplayBackend, Options]:
     chosen = plan(graph, source.strategy, assume_pure=source.assume_pure, every=every)
     if options.resume == "state" and chosen.strategy == "replay":
         options.refuse("this tf.data pipeline", resume=f"It can only be replayed: {chosen.reason}.")
-    if options.resume == "replay" and not datasets.per_epoch and is_endless(dataset):
+    if options.replays and not datasets.per_epoch and is_endless(dataset):
         options.refuse("an endless tf.data pipeline", resume="Remove repeat(): the loader starts each epoch itself.")
     _announce(chosen)
     identity = _identity(Fingerprint(graph, dataset), options.identity)

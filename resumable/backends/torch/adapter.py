@@ -23,6 +23,7 @@ from resumable._introspection import ask, has, is_a, length_or_none, module_of, 
 from resumable._naming import name_of
 from resumable._order.world import World
 from resumable._randomness.seeding import Seeding
+from resumable._warn import warn
 from resumable.backends.torch.collate import collating
 from resumable.backends.torch.custom_sampler import CustomOrderBackend
 from resumable.backends.torch.logical_streams import LogicalStreamBackend
@@ -57,6 +58,13 @@ _GIVE_SAMPLER = (
     "Define __len__, or pass the DataLoader a custom sampler or batch_sampler: it determines the epoch, so no length "
     "is needed."
 )
+_ITS_OWN_WAY = (
+    "{0} is a DataLoader with its own __iter__, so it is wrapped like any iterable: a resume reads the epoch again "
+    "from its start, and seeds are per batch, not per sample.\nTo resume at any batch without reading, wrap a plain "
+    "DataLoader with the same arguments, and move what {0} adds into collate_fn or your loop. If it reads ahead in a "
+    'thread, start the thread over the Loader, with wrap(..., ack="manual"). To accept this, pass '
+    'wrap(..., resume="replay").'
+)
 _OWN_ORDER = "An IterableDataset determines its own order: shuffle in its __iter__ instead."
 _DIVIDED = (
     "Samples are divided among the ranks by index. If each rank's dataset holds only that rank's samples, pass "
@@ -67,6 +75,8 @@ _DIVIDED = (
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
     """Adapt a `DataLoader`. Returns None if a subclass overrides the iteration."""
     if _iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
+        if state_methods(loader) is None and options.resume is None and not options.evaluation:
+            warn(_ITS_OWN_WAY.format(qualname_of(type(loader))), PromiseWarning)
         return None
     _refuse_misuse(loader)
     _check(loader, options)
@@ -79,8 +89,9 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
             options = replayed(loader.dataset, qualname_of(type(loader.dataset)), options)
         options = options.with_defaults()
         backend = TorchStreamBackend if options.streams is None else LogicalStreamBackend
-        # The workers handle replay and streams.
-        return backend(loader, options), replace(options, resume=None, streams=None)
+        # The workers handle streams, and the replay of an epoch.
+        resume = options.resume if options.resume == "replay_run" and options.streams is None else None
+        return backend(loader, options), replace(options, resume=resume, streams=None)
     return _adapt_map_style(loader, options)
 
 

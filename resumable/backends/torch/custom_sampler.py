@@ -2,7 +2,8 @@
 
 A sampler with a state resumes from that state, saved after each batch of indices because workers read ahead. Any other
 sampler is replayed: it yields its indices again without reading data, and the indices of the batch before the position
-are compared. A sampler without `set_epoch` is replayed from epoch 0, as its order may depend on earlier epochs.
+are compared. A sampler is replayed from epoch 0 if it has no `set_epoch`, or yields a different order after another
+epoch.
 """
 
 from __future__ import annotations
@@ -18,7 +19,7 @@ import numpy as np
 import torch
 from tqdm import tqdm
 
-from resumable._fetch.element_reader import too_few
+from resumable._fetch.element_reader import FEW, too_few
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import without_state
 from resumable._introspection import (
@@ -32,6 +33,7 @@ from resumable._introspection import (
 )
 from resumable._naming import identity_of
 from resumable._randomness.keys import SampleKeys, isolated
+from resumable.backends.torch.changes import OF_THE_RUN, UNSET, Changes, described
 from resumable.backends.torch.engine import make_engine, meter_of, shown
 from resumable.backends.torch.map_style import stored_by
 from resumable.backends.torch.orders import FARTHEST, is_plain_batch_sampler
@@ -47,6 +49,7 @@ if TYPE_CHECKING:
     from resumable._fetch.reader import Reader
     from resumable._options import Options
     from resumable._randomness.keyed import Words
+    from resumable.backends.torch.changes import Path
 
 
 __all__ = ["CustomOrderBackend"]
@@ -59,17 +62,6 @@ _LARGEST = 1 << 62  # samples per epoch; positions are 64-bit integers
 
 
 _ORDER_STREAM = 1
-_OF_THE_RUN = {
-    "epoch",
-    "start_epoch",
-    "epochs",
-    "num_epochs",
-    "start",
-    "start_index",
-    "rank",
-    "num_replicas",
-    "world_size",
-}
 _REFILLED = (list, np.ndarray, dict, set, deque, bytearray)
 
 
@@ -89,8 +81,10 @@ class CustomOrderBackend:
         meter = meter_of(loader)
         self._engine = make_engine(loader, reader, options, meter)
         self._order = UserOrder(loader, options)
-        self._options = options
+        self._loader, self._options = loader, options
         self._batches: _Batches | None = None
+        if self._order.stateful:
+            self.ended = self._is_over  # so a save requests no batch that a later change concerns
         self.length = length
         self.traits = Traits(
             hints=_HINTS,
@@ -101,7 +95,7 @@ class CustomOrderBackend:
         )
         self.stored = None if length is None else stored_by(reader.source, length)
         shows = shown(loader, "dataset")
-        self.inside = Inside(shows=shows, restarts_workers=True, meter=meter)
+        self.inside = Inside(shows=shows, restarts_workers=True, meter=meter, follows=True)
         self.identity = {
             **identity_of(reader.source, options.identity),
             "samples": self.length,
@@ -117,7 +111,7 @@ class CustomOrderBackend:
         if not self._order.stateful:
             return None
         if self._batches is None:
-            return {"order": self._order.state(), "step": 0, "samples": 0, "ended": False}
+            return {"order": self._order.state(between=True), "step": 0, "samples": 0, "ended": False}
         return self._batches.snapshot()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
@@ -146,9 +140,28 @@ class CustomOrderBackend:
         """Returns the indices of the batch before a step; None for a sampler with a state, as it is not replayed."""
         return None if self._order.stateful else self._indices_before
 
+    lives = False  # the order itself checks whether it depends on the past
+
+    @property
+    def remembering(self) -> Any:
+        """The dataset, on which the order may depend."""
+        return self._loader.dataset
+
+    @property
+    def replays(self) -> bool:
+        """Whether the sampler is a copy, and has no state."""
+        return self._order.is_copied and not self._order.stateful
+
+    def apart(self) -> _OnlyIndices:
+        """Return a backend that only draws the indices, from another copy of the sampler."""
+        return _OnlyIndices(UserOrder(self._loader, self._options), self.identity)
+
     def close(self) -> None:
         """Stop the persistent workers."""
         self._engine.close()
+
+    def _is_over(self) -> bool:
+        return self._batches is not None and self._batches.ended()
 
     def _indices_before(self, step: int) -> list[Any] | None:
         return None if self._batches is None else self._batches.indices_before(step)
@@ -156,8 +169,28 @@ class CustomOrderBackend:
     def _begin(self, epoch: int, drawn: Iterator[IndexBatch], snapshot: Any = None) -> Iterator[Any]:
         rank, ahead = self._options.find_world().rank, deque[IndexBatch]()
         reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
-        self._batches = _Batches(drawn, ahead, reading, snapshot, kept=4 * self._options.find_world().size)
+        kept = 4 * self._options.find_world().size
+        self._batches = _Batches(drawn, ahead, reading, snapshot, self._order, kept=kept)
         return self._batches
+
+
+class _OnlyIndices:
+    """Yields the indices of each batch instead of the batch."""
+
+    kind = CustomOrderBackend.kind
+    remembering = None
+
+    def __init__(self, order: UserOrder, identity: dict[str, Any]) -> None:
+        self._order, self.identity = order, identity
+
+    def open(self, epoch: int) -> Iterator[Any]:
+        """Start an epoch."""
+        return (batch.indices for batch in self._order.draw(epoch))
+
+    def leave(self) -> None:
+        """Do nothing: a copy of the sampler is left."""
+
+    close = leave
 
 
 def _requests(drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], epoch: int, rank: int) -> Iterator[Request]:
@@ -172,13 +205,20 @@ class _Batches:
 
     anywhere = False  # skip only before the first batch: batches that were read ahead would precede the skipped ones
 
-    def __init__(
-        self, drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], reading: Iterator[Any], snapshot: Any, *, kept: int
+    def __init__(  # noqa: PLR0913  # what an epoch has
+        self,
+        drawn: Iterator[IndexBatch],
+        ahead: deque[IndexBatch],
+        reading: Iterator[Any],
+        snapshot: Any,
+        order: UserOrder,
+        *,
+        kept: int,
     ) -> None:
         self._drawn, self._ahead, self._reading = drawn, ahead, reading
-        self._snapshot = snapshot
+        self._snapshot, self._order = snapshot, order
         self._passed = deque[tuple[int, list[Any]]](maxlen=kept)
-        self._over = False
+        self._over = self._current = False
 
     def __iter__(self) -> Iterator[Any]:
         return self
@@ -202,9 +242,16 @@ class _Batches:
 
     def snapshot(self) -> Any:
         """Return the sampler's state after the last batch; after the end, its state at the start of the next epoch."""
-        if self._over and self._snapshot is not None:
-            return {**self._snapshot, "step": 0, "samples": 0, "ended": False}
-        return self._snapshot
+        if self._snapshot is None or not (self._over or self._current):
+            return self._snapshot
+        state = self._order.state(between=self._over)  # with what the loop has changed since then
+        place = {"step": 0, "samples": 0, "ended": False} if self._over else {}
+        return {**self._snapshot, "order": state, **place}
+
+    def ended(self) -> bool:
+        """Return whether the sampler has said that the last batch ends the epoch."""
+        self._over = self._over or (self._snapshot is not None and bool(self._snapshot.get("ended")))
+        return self._over
 
     def close(self) -> None:
         """Stop reading."""
@@ -216,11 +263,16 @@ class _Batches:
 
     def _pass(self, drawn: IndexBatch) -> None:
         self._passed.append((drawn.step + 1, drawn.indices))
+        self._current = drawn.current
         self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
 
 
 class UserOrder:
     """Takes batches of indices from a private copy of the user's sampler, with separate randomness.
+
+    The copy follows what the training loop changes on the user's sampler. Without workers, a batch of indices is taken
+    only when its samples are read, as PyTorch does, so the batch after a change has it. If batches are taken ahead, a
+    change in the middle of an epoch is rejected.
 
     Args:
         loader: the user's; its sampler is copied if possible.
@@ -237,10 +289,21 @@ class UserOrder:
             self._user, self._batch_size, self._drop_last = batches.sampler, batches.batch_size, batches.drop_last
         self._parameters = _parameters(self._user)
         self._next_epoch = 0
+        self._first: Any = None  # the sampler's state before epoch 0
         self._sampler = self._copy()
-        self._state_owner = next((thing for thing in self._layers() if _has_state(thing)), None)
-        if self._sampler is self._user and not self.stateful and not self._epoch_aware():
+        self.length = length_or_none(self._user if batches is None else batches)  # which may compute the batches
+        self._changes = Changes(self._user, loader.dataset) if self.is_copied else None
+        self._copied = Changes(self._sampler, loader.dataset)
+        self._state_owner = next((thing for thing in self._layers(self._sampler) if _has_state(thing)), None)
+        # A batch after the last position of a state tells where the epoch ends, if no length does.
+        self._lazy = loader.num_workers == 0 and (not self.stateful or self.length is not None)
+        if not self.is_copied and not self.stateful and not self._epoch_aware():
             warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
+
+    @property
+    def is_copied(self) -> bool:
+        """Whether the indices come from a copy of the user's sampler."""
+        return self._sampler is not self._user
 
     @property
     def stateful(self) -> bool:
@@ -253,19 +316,26 @@ class UserOrder:
         batch = 0 if self._own_batches else self._batch_size or 1
         return {"order": qualname_of(type(self._user)), "batch": batch, "parameters": self._parameters}
 
-    @property
-    def length(self) -> int | None:
-        """Batches per epoch, if the sampler knows."""
-        batches = self._loader.batch_sampler
-        return length_or_none(self._user if batches is None else batches)
+    def state(self, *, between: bool) -> Any:
+        """Return a copy of the sampler's state, with what the loop has changed.
 
-    def state(self) -> Any:
-        """Return a copy of the sampler's state."""
+        Args:
+            between: no epoch is being read.
+        """
+        self._follow(whole=between)
+        return self._own_state()
+
+    def _own_state(self) -> Any:
         return None if self._state_owner is None else copy.deepcopy(self._state_owner.state_dict())
 
     def draw(self, epoch: int) -> Iterator[IndexBatch]:
         """Yield the batches of indices of an epoch."""
-        if self._next_epoch != epoch and not self.stateful and not self._tell_epoch(epoch):
+        self._follow(whole=True)
+        self._keep_first()
+        goes_on = self._next_epoch == epoch
+        if self._state_owner is not None and epoch == 0 and not goes_on:
+            self._state_owner.load_state_dict(copy.deepcopy(self._first))
+        elif not (goes_on or self.stateful) and (not self._tell_epoch(epoch) or self._counts_epochs(epoch)):
             self._replay_epochs(epoch)
         return self._draw(epoch, 0, 0)
 
@@ -283,7 +353,12 @@ class UserOrder:
         """
         if self._state_owner is None:
             raise without_state(f"the sampler {qualname_of(type(self._user))}")
+        self._keep_first()
         self._state_owner.load_state_dict(copy.deepcopy(state))
+        own = next((thing for thing in self._layers(self._user) if _has_state(thing)), None)
+        if self._changes is not None and own is not None:  # the loop changes it from its saved values on
+            survive("the user's sampler", lambda: own.load_state_dict(copy.deepcopy(state)), None)
+            self._note()
         return self._draw(epoch, step, samples)
 
     def _draw(self, epoch: int, step: int, samples: int) -> Iterator[IndexBatch]:
@@ -294,18 +369,23 @@ class UserOrder:
             batches = self._index_batches()
 
         def draw() -> tuple[list[Any] | None, Any]:
+            self._follow()
             with self._guard(order_keys.batch(samples)):
-                return next(batches, None), self.state()
+                return next(batches, None), self._own_state()
 
         indices, state = draw()
         while indices is not None:
             before, samples = samples, samples + len(indices)
-            following, later = draw()
-            ended = following is None
+            looks = not self._lazy or (self.stateful and step + 1 >= (self.length or 0))
+            following, later = draw() if looks else (None, None)
+            ended = looks and following is None
+            self._lazy = self._lazy and (ended or not looks)  # it has more batches than its length says
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
-            yield IndexBatch(indices, sample_keys, batch_key, step, samples, later if ended else state, ended)
+            yield IndexBatch(
+                indices, sample_keys, batch_key, step, samples, later if ended else state, ended, not looks
+            )
             step += 1
-            indices, state = following, later
+            indices, state = (following, later) if looks else draw()
         self._next_epoch = epoch + 1
 
     def _index_batches(self) -> Iterator[list[Any]]:
@@ -313,6 +393,40 @@ class UserOrder:
         if self._own_batches:
             return ([_copy_index(index) for index in batch] for batch in source)
         return _chunks(map(_copy_index, _iterate_once(source)), self._batch_size or 1, drop_last=self._drop_last)
+
+    def _keep_first(self) -> None:
+        if self._next_epoch == 0 and self._first is None:
+            self._first = self._own_state()
+
+    def _follow(self, *, whole: bool = False) -> None:
+        """Bring what the loop has changed on its sampler to the copy.
+
+        Args:
+            whole: also compare large values, because no epoch is being read.
+
+        Raises:
+            UnsupportedError: batches were requested ahead without the change; or iterating changes the same attribute.
+        """
+        if self._changes is None or not (found := self._changes.found(whole=whole)):
+            return
+        copied = self._copied.found(whole=whole)
+        for path, (before, now) in found.items():
+            here = self._copied.content(path)
+            if here == self._changes.content(path):
+                continue
+            if not (whole or self._lazy):
+                raise _changed_ahead(self._user, path, before, now)
+            if path in copied and not (whole and self._epoch_aware()):
+                if before in UNSET:
+                    continue
+                raise _changed_twice(self._user, path, here, now)
+            self._changes.bring(self._sampler, path)
+        self._note()
+
+    def _note(self) -> None:
+        if self._changes is not None:
+            self._changes.note()
+            self._copied.note()
 
     def _replay_epochs(self, epoch: int) -> None:
         if epoch > FARTHEST:
@@ -322,21 +436,39 @@ class UserOrder:
                 "set_epoch() on the sampler."
             )
         self._sampler, self._next_epoch = self._copy(), 0
+        self._copied = Changes(self._sampler, self._loader.dataset)
+        self._note()
         for past in tqdm(range(epoch), desc="replaying the sampler", unit="epoch", delay=1.0, leave=False):
             for _ in self._draw(past, 0, 0):
                 pass
+
+    def _counts_epochs(self, epoch: int) -> bool:
+        """Return whether an epoch has a different order after another one, although the sampler is told its number."""
+        if epoch == 0 or not self.is_copied:
+            return False
+        return self._first_of([epoch]) != self._first_of([epoch - 1, epoch])
+
+    def _first_of(self, epochs: list[int]) -> list[list[str]]:
+        """Return the first indices of the last of some epochs, of which the others are left early."""
+        kept, self._sampler = self._sampler, self._copy()
+        first = list[list[str]]()
+        for epoch in epochs:
+            first = [list(map(repr, batch.indices)) for batch in islice(self._draw(epoch, 0, 0), FEW)]
+        self._sampler, self._next_epoch = kept, -1
+        return first
 
     def _copy(self) -> Any:
         """Copy the user's sampler but not its dataset; return the original if it cannot be copied."""
         known = {id(self._loader.dataset): self._loader.dataset}
         return survive(None, lambda: copy.deepcopy(self._user, known), self._user)
 
-    def _layers(self) -> list[Any]:
-        inner = ask(self._sampler, "sampler")
-        return [self._sampler] if inner is None else [self._sampler, inner]
+    @staticmethod
+    def _layers(sampler: Any) -> list[Any]:
+        inner = ask(sampler, "sampler")
+        return [sampler] if inner is None else [sampler, inner]
 
     def _epoch_aware(self) -> list[Any]:
-        return [layer for layer in self._layers() if callable(ask(layer, "set_epoch"))]
+        return [layer for layer in self._layers(self._sampler) if callable(ask(layer, "set_epoch"))]
 
     def _tell_epoch(self, epoch: int) -> bool:
         layers = self._epoch_aware()
@@ -353,7 +485,7 @@ class IndexBatch(NamedTuple):
 
     `step` is the number of batches before it, `samples` the number of samples up to and including it. `state` is the
     sampler's state after it. After the last batch (`ended`), it is the state after the end of the epoch, as some
-    samplers finish the epoch when they yield the last batch.
+    samplers finish the epoch when they yield the last batch. `current` says that no later batch was requested.
     """
 
     indices: list[Any]
@@ -363,6 +495,7 @@ class IndexBatch(NamedTuple):
     samples: int
     state: Any
     ended: bool
+    current: bool
 
 
 def _parameters(sampler: Any) -> dict[str, Any]:
@@ -371,7 +504,7 @@ def _parameters(sampler: Any) -> dict[str, Any]:
     Properties are not read, as they run user code. Parameters that describe the progress or the rank are left out.
     """
     signature = signature_of(type(sampler))
-    names = set() if signature is None else set(signature.parameters) - _OF_THE_RUN
+    names = set() if signature is None else set(signature.parameters) - OF_THE_RUN
     kept = attributes_of(sampler)
     found = {name: kept.get(name, kept.get(f"_{name}")) for name in sorted(names)}
     return {name: value for name, value in found.items() if is_exactly(value, (bool, int, float, str))}
@@ -407,6 +540,26 @@ def _not_copied(sampler: Any) -> str:
         "restarted.\nA new process resumes exactly. After load_state_dict() or seek() in the same process, the order "
         "may differ.\nDefine state_dict and load_state_dict on the sampler, or set_epoch, or make copy.deepcopy work "
         "(a lock, a file or a generator often prevents it)."
+    )
+
+
+def _changed_ahead(sampler: Any, path: Path, before: Any, now: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{'.'.join(path)} of the sampler {qualname_of(type(sampler))} was changed in the middle of an epoch.\n"
+        f"  at the start of the epoch: {described(before)}\n  now:                       {described(now)}\n"
+        "Batches were requested ahead, for workers or to find the end of the epoch, so after a resume, different "
+        "batches would have the change. Change the sampler between epochs, or read without workers (num_workers=0). A "
+        "sampler with a state also needs __len__."
+    )
+
+
+def _changed_twice(sampler: Any, path: Path, here: Any, now: Any) -> UnsupportedError:
+    return UnsupportedError(
+        f"{'.'.join(path)} of the sampler {qualname_of(type(sampler))} is changed when the sampler is iterated, and "
+        "the training loop changes it as well.\n"
+        f"  in the copy that is iterated: {described(here)}\n  set in the loop:              {described(now)}\n"
+        "One change would undo the other, so the order is unknown. Keep what the loop changes in a separate "
+        "attribute, or define set_epoch(epoch) on the sampler."
     )
 
 

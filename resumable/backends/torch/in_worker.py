@@ -60,7 +60,7 @@ class WorkerStream(IterableDataset[Any]):
         self._batch_size, self._drop_last, self._collate = loader.batch_size, loader.drop_last, loader.collate_fn
         self._plan, self._seed, self._stream = plan, options.stream_seed, stream
         self.randomness = options.randomness or "sample"
-        self.replays, self.compares = options.resume == "replay", options.compares_data
+        self.replays, self.compares = options.replays, options.compares_data
         self._teller = EpochTeller(loader)
         self._epochs_begun, self.in_worker = 0, False  # in a worker, the global RNGs may be changed
         self._next_state = WorkerState()  # where the next epoch starts, unless the dataset continues on its own

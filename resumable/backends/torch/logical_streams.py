@@ -53,6 +53,7 @@ class LogicalStreamBackend(TorchStreamBackend):
     """
 
     resets_each_epoch = True
+    replays = False  # each epoch starts with fresh copies
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         super().__init__(loader, options)

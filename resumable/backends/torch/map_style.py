@@ -9,8 +9,12 @@ from resumable._data import Columns
 from resumable._fetch.frameworks import Inside
 from resumable._introspection import ask
 from resumable._naming import identity_of
+from resumable._warn import warn
+from resumable.backends.torch.changes import OF_THE_RUN, Changes, described, shows_values
 from resumable.backends.torch.engine import make_engine, meter_of, shown
-from resumable.backends.torch.orders import HINTS
+from resumable.backends.torch.orders import HINTS, kind_of
+from resumable.backends.torch.sampler import ResumableSampler
+from resumable.errors import PromiseWarning
 from resumable.protocols import Traits
 
 if TYPE_CHECKING:
@@ -55,6 +59,7 @@ class TorchBackend:
         interleaved: bool,
     ) -> None:
         meter = meter_of(loader)
+        self._changes = None if options.evaluation else _changes_of(loader)
         self._engine = make_engine(loader, reader, options, meter)
         self._reader, self._seed = reader, options.stream_seed
         self._here = loader.num_workers == 0 and not loader.pin_memory
@@ -72,6 +77,7 @@ class TorchBackend:
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request. Without workers, this bypasses the `DataLoader` and its overhead."""
+        self._tell_changes()
         if self._here:
             yield from map(self._reader.read_isolated, requests)
             return
@@ -79,6 +85,34 @@ class TorchBackend:
         first = next(source, None)
         if first is not None:
             yield from self._engine.run(chain([first], source), seed=self._seed, epoch=first.epoch)
+
+    def _tell_changes(self) -> None:
+        """Compare the sampler with what it was when it was wrapped, or at the last call.
+
+        Warns:
+            PromiseWarning: its values have changed, which this package does not follow.
+        """
+        if self._changes is None or not (found := self._changes.found(whole=True)):
+            return
+        self._changes.note()
+        for path, (before, now) in found.items():
+            if path[-1] not in OF_THE_RUN and shows_values(now):
+                warn(_changed(".".join(path), described(before), described(now)), PromiseWarning)
+
+
+def _changes_of(loader: DataLoader[Any]) -> Changes | None:
+    """Return the changes of PyTorch's samplers; `ResumableSampler` has a position, which changes."""
+    sampler = loader.sampler
+    return None if kind_of(sampler) is ResumableSampler else Changes(loader.batch_sampler or sampler, loader.dataset)
+
+
+def _changed(name: str, before: str, now: str) -> str:
+    return (
+        f"{name} of the DataLoader's batch sampler was changed since it was wrapped.\n"
+        f"  then: {before}\n  now:  {now}\n"
+        "It has no effect: the Loader computes the order from the earlier values. Use a sampler class with its own "
+        "__iter__, which is read as PyTorch reads it. Or create a new Loader, and continue with its seek(epoch=...)."
+    )
 
 
 def stored_by(dataset: Any, length: int) -> Columns | None:

@@ -10,12 +10,14 @@ them. Either way, it compares a sample with its canary: the first sample after a
 
 from __future__ import annotations
 
+import copy
 import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import shards_of
 from resumable._fetch.frameworks import Inside
+from resumable._fetch.memory import copied
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import has, length_or_none, qualname_of
@@ -66,11 +68,11 @@ class TorchStreamBackend:
         self._workers = max(loader.num_workers, 1)
         self._keeps = loader.num_workers == 0 or loader.persistent_workers  # the dataset persists between epochs
         methods = state_methods(loader.dataset)
-        self._stateful = methods is not None and options.resume != "replay"
+        self._stateful = methods is not None and not options.replays
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
-        self._rotated = False
+        self._rotated = self._leaves = False  # the latter: goes on in the same workers after a part of an epoch
         self._engine: Engine | None = None
         self.stored = shards_of(loader.dataset)
         self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
@@ -88,14 +90,14 @@ class TorchStreamBackend:
             needs_shard=True,
             goes_on=self._stateful and not loader.num_workers,
             reopens=True,
-            compares_itself=True,  # the workers do
+            compares_itself=options.resume != "replay_run",  # the workers do
         )
         self.inside = Inside(shows=shown(loader), restarts_workers=True, meter=self._meter)
 
     def open(self, epoch: int) -> Iterator[Any]:
         """Start an epoch."""
         # A dataset that persists can only continue with the next epoch; for any other epoch, it must start over.
-        went_on = self._keeps and self._batches is not None and self._batches.ended_before(epoch)
+        went_on = self._keeps and self._batches is not None and (self._leaves or self._batches.ended_before(epoch))
         states = [WorkerState()] * self._workers
         if went_on and self._stateful:
             states = [WorkerState.from_dict(values) for values in self.snapshot()["workers"]]
@@ -136,6 +138,33 @@ class TorchStreamBackend:
         self._rotated = plan.turn != 0
         return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
 
+    @property
+    def replays(self) -> bool:
+        """Whether the dataset is opened again in each epoch, without a state."""
+        return not self._stateful and self._options.resume != "replay_run"
+
+    @property
+    def lives(self) -> bool:
+        """Whether the dataset lives over epochs, in this process or in its workers."""
+        return self._keeps
+
+    @property
+    def remembering(self) -> Any:
+        """The dataset, if it is iterated over in this process."""
+        return None if self._loader.num_workers else self._loader.dataset
+
+    def apart(self) -> TorchStreamBackend:
+        """Return a backend with other workers, or with a copy of the dataset."""
+        loader = copy.copy(self._loader)
+        if not loader.num_workers:
+            loader.__dict__["dataset"] = copied(loader.dataset)
+        backend = TorchStreamBackend(loader, self._options)
+        backend._leaves = True
+        return backend
+
+    def leave(self) -> None:
+        """Do nothing: the workers go on with the next epoch."""
+
     def own_fields(self, snapshot: Any) -> list[Any]:
         """Return the fields of a snapshot other than a dataset's own state."""
         turn, workers = snapshot["next"], snapshot["workers"]
@@ -149,7 +178,7 @@ class TorchStreamBackend:
 
     def replayed(self, snapshot: Any) -> int:
         """Return how many batches the workers read again to reach a snapshot: of workers without a state, or of all."""
-        states, every = map(WorkerState.from_dict, snapshot["workers"]), self._options.resume == "replay"
+        states, every = map(WorkerState.from_dict, snapshot["workers"]), self._options.replays
         return sum(state.batches for state in states if every or not state.has_own)
 
     def lenient(self, snapshot: Any) -> Any:

@@ -15,13 +15,14 @@ import runpy
 import select
 import signal
 import sys
+import tempfile
 from contextlib import suppress
 from importlib import import_module
 from pathlib import Path
 from typing import Any
 
 from resumable import failpoints
-from resumable.chaos.recorder import overlay
+from resumable.chaos.recorder import guard
 
 _POLL = 0.005  # seconds
 _PIPE = 65536  # bytes per read
@@ -29,7 +30,7 @@ _PIPE = 65536  # bytes per read
 
 def main() -> None:
     """Serve requests until the input ends; in a forked process, run the program."""
-    overlay.install()  # before modules can store the replaced functions; inactive until a child has a plan
+    guard.install()  # inactive until a child has a plan
     _load(sys.argv[1:])
     running: dict[int, int] = {}
     unread = bytearray()
@@ -114,6 +115,8 @@ def _become(request: dict[str, Any]) -> None:
     os.environ.clear()
     os.environ.update(request["environment"])
     os.chdir(request["directory"])
+    sys.dont_write_bytecode = True
+    tempfile.tempdir = None  # to be read from the environment
     if "numpy" in sys.modules:
         sys.modules["numpy"].random.seed()  # it was seeded on import; Python reseeds itself after a fork
     failpoints.activate()

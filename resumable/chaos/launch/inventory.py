@@ -1,6 +1,6 @@
 """The files at the end of a run, with their contents.
 
-A file is identified by its path in the work folder; a redirected file by its original path. Excluded are the steps of
+A file is identified by its path in the work folder. Excluded are inputs that the run did not change, the steps of
 a CheckpointStore, which are compared when they are saved, flight records, and Python's compiled files.
 """
 
@@ -32,6 +32,7 @@ from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Set as AbstractSet
 
 
 __all__ = [
@@ -53,8 +54,14 @@ _WORD = re.compile(r"(\d+)")
 Stamps = dict[Path, tuple[int, int]]
 
 
-def take_inventory(
-    case: Path, ignore: Sequence[str] = (), damaged: Stamps | None = None, *, rounded: bool = False
+def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is compared
+    case: Path,
+    ignore: Sequence[str] = (),
+    damaged: Stamps | None = None,
+    inputs: Stamps | None = None,
+    appended: AbstractSet[str] = frozenset(),
+    *,
+    rounded: bool = False,
 ) -> Left:
     """Read all files at the end of a run.
 
@@ -63,32 +70,42 @@ def take_inventory(
         ignore: patterns of names to leave out.
         damaged: files that were damaged on purpose, with their stamps after that; they are left out unless they have
             changed since.
+        inputs: files of the mirror with their stamps; they are left out unless they have changed since.
+        appended: names of files that were opened to append: their lines are records of what happened.
         rounded: whether numbers are compared up to rounding.
     """
     files: dict[str, dict[str, str]] = {}
     ignored: set[str] = set()
+    records: set[str] = set()
     work = case / "work"
-    spoilt = {path for path, stamp in (damaged or {}).items() if stamp == _stamp(path)}
-    for path in sorted(set(_paths(case)) - spoilt, key=lambda path: _by_numbers(str(path))):
+    spoilt, unchanged = (
+        {path for path, stamp in (given or {}).items() if stamp == _stamp(path)} for given in (damaged, inputs)
+    )
+    for path in sorted(set(_paths(case)) - spoilt - unchanged, key=lambda path: _by_numbers(str(path))):
         name = _name(path, case)
         if any(_matches(name, glob) or _matches(path.name, glob) for glob in ignore):
             ignored.add(name)
             continue
+        if path.relative_to(work).as_posix() in appended and not _has_values(path):
+            records.add(name)
+            continue
         parts = parts_of_file(path, work, rounded=rounded)
         files[name] = {**files.get(name, {}), **parts} if is_log(path) else parts
-    return Left(files, tuple(sorted(ignored)), tuple(sorted(_name(path, case) for path in spoilt)))
+    damaged_names = tuple(sorted(_name(path, case) for path in spoilt))
+    return Left(files, tuple(sorted(ignored)), damaged_names, records=tuple(sorted(records)))
+
+
+def _has_values(path: Path) -> bool:
+    """Return whether a file that is written line by line has values to compare; its lines differ after a resume."""
+    return path.suffix in {*_LOGS, *_STATES} - _TEXTS or bool(_read_json_line(path))
 
 
 def _name(path: Path, case: Path) -> str:
-    outside = case / "outside" / "files"
-    if path.is_relative_to(outside):
-        return unversioned(f"/{path.relative_to(outside).as_posix()}")
     return unversioned(path.relative_to(case / "work").as_posix())
 
 
 def _paths(case: Path) -> Iterator[Path]:
-    yield from _walk(case / "work")
-    yield from _walk(case / "outside" / "files")
+    return _walk(case / "work")
 
 
 def _walk(folder: Path) -> Iterator[Path]:
@@ -165,6 +182,15 @@ _LARGEST_TEXT = 64 << 20  # bytes of JSON or YAML
 _MOST_PARTS = 100_000
 _PATHS = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
 _VERSION = re.compile(r"(^|/)version_\d+(?=/|$)")
+# Texts such as 0:00:01, 2026-11-26, 14ms or 3.1it/s, and names of columns such as time, batch_time, eta_seconds.
+_TIME = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d|^\(?\d+(\.\d+)?(ns|us|ms|s|sec|min|h|it/s|s/it|%|[KMG]i?B)(/s)?[,;)]?$")
+_OF_TIME = re.compile(
+    r"(^|[^a-z])(times?|timestamp|date|datetime|secs?|seconds|elapsed|duration|eta|speed|throughput|fps|uptime|pid|host|"
+    r"hostname|memory|mem|runtime|ms|per_?second|per_?sec)([^a-z]|$)",
+    re.IGNORECASE,
+)
+_TEXTS = {".log", ".out", ".txt"}
+_STATES = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".joblib"}
 _PICKLES = {".pkl", ".pickle", ".joblib", ".dill", ".sav"}
 _UNREADABLE = (ResumableError, ValueError, TypeError, KeyError, EOFError, RecursionError, csv.Error)
 
@@ -225,7 +251,8 @@ def _parts_of_content(path: Path, opened: _Opened) -> dict[str, str]:
 def _read_json(path: Path) -> Any:
     text = path.read_bytes()
     try:
-        return json.loads(text)
+        values = json.loads(text)
+        return _without_times(values) if isinstance(values, dict) else values
     except ValueError:
         return _last_values(map(json.loads, filter(None, map(bytes.strip, text.splitlines()))))
 
@@ -264,7 +291,7 @@ def _read_csv(path: Path) -> dict[str, Any]:
         for row in rows:
             if row != first:  # a launch may write the header again
                 last |= {name: value for name, value in zip(names, row, strict=False) if value}
-    return {name: _number(value) for name, value in last.items()}
+    return _without_times({name: _number(value) for name, value in last.items()})
 
 
 def _is_number(text: str) -> bool:
@@ -295,23 +322,47 @@ def _last_values(lines: Iterable[Any]) -> dict[str, Any]:
     last: dict[str, Any] = {}
     for line in lines:
         last |= line if isinstance(line, dict) else {"value": line}
-    return last
+    return _without_times(last)
 
 
 def _read_last_line(path: Path) -> dict[str, Any]:
-    """Return the words of the last line, and numbers with a decimal point as numbers, so they can be compared apart."""
+    """Return the values of the last line if it is JSON, else its words; numbers with a decimal point as numbers."""
+    if values := _read_json_line(path):
+        return values
+    words = (_number(word) if "." in word else word for word in _last_line(path).split())
+    found = {f"last line, word {number}": word for number, word in enumerate(words, start=1)}
+    return {name: word for name, word in found.items() if not (isinstance(word, str) and _TIME.search(word))}
+
+
+def _read_json_line(path: Path) -> dict[str, Any]:
+    """Return the values of the last line of a file, if it is an object in JSON."""
+    line = _last_line(path)
+    with suppress(ValueError, RecursionError):
+        if line.startswith("{") and isinstance(values := json.loads(line), dict):
+            return _without_times(values)
+    return {}
+
+
+def _last_line(path: Path) -> str:
     with path.open("rb") as file:
         file.seek(max(0, path.stat().st_size - _BLOCK))
         lines = file.read().decode(errors="replace").split("\n")
-    last = next((line for line in reversed(lines) if line.strip()), "")
-    words = (_number(word) if "." in word else word for word in last.split())
-    return {f"last line, word {number}": word for number, word in enumerate(words, start=1)}
+    return next((line.strip() for line in reversed(lines) if line.strip()), "")
+
+
+def _without_times(values: dict[str, Any]) -> dict[str, Any]:
+    """Leave out times, judged from name and form: two runs may happen to have equal ones."""
+    return {
+        name: value
+        for name, value in values.items()
+        if not _OF_TIME.search(str(name)) and not (isinstance(value, str) and _TIME.search(value))
+    }
 
 
 _LOGS: dict[str, Callable[[Path], dict[str, Any]]] = {
     **dict.fromkeys((".csv", ".tsv"), _read_csv),
     **dict.fromkeys((".jsonl", ".ndjson"), _read_jsonl),
-    **dict.fromkeys((".log", ".out", ".txt"), _read_last_line),
+    **dict.fromkeys(sorted(_TEXTS), _read_last_line),
 }
 
 

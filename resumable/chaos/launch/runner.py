@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import tempfile
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -14,8 +15,9 @@ from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 from resumable.chaos.digests import EXACT
 from resumable.chaos.launch.group import SURVIVE, Group, environment_of_agents, wait_for_the_dead
 from resumable.chaos.launch.inventory import changed, stamps, take_inventory
+from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.recorder import overlay
+from resumable.chaos.recorder import guard
 from resumable.chaos.recorder.ledger import Attempt, read_attempts
 from resumable.errors import (
     CheckpointError,
@@ -42,7 +44,6 @@ __all__ = ["CASE", "DAMAGES", "Command", "committed", "find_unloadable", "run_ca
 CASE = "case.json"  # in the directory of each case, before anything else
 
 _SHOWN = 4000  # characters of a process's output
-_MODULE = {"-m", "--module"}
 _MORE = 2  # maximum number of additional launches without a fault; the first of them must finish
 
 
@@ -57,6 +58,7 @@ class Command:
         limit: time limit of one launch in seconds.
         preload: forks each launch; None to launch the command directly.
         ignore: patterns of files that are not compared.
+        mirror: of the folder in which it runs; None for the current one.
     """
 
     words: tuple[str, ...]
@@ -65,22 +67,13 @@ class Command:
     limit: float = 3600.0
     preload: Preload | None = field(default=None, compare=False)
     ignore: tuple[str, ...] = ()
+    mirror: Mirror = field(default_factory=lambda: Mirror(Path.cwd()), compare=False)
 
-    def start(self, directory: Path, ranks: int) -> tuple[list[str], Path]:
-        """Return the words of one launch, and its working directory.
-
-        Without `{dir}`, that is the run's own directory, so relative paths lead to new checkpoints.
-        """
-        place = Path.cwd() if any("{dir}" in word for word in self.words) else directory
-        words = [word.replace("{dir}", str(directory)).replace("{ranks}", str(ranks)) for word in self.words]
-        words = [re.sub(r"(--nproc[-_]per[-_]node=)\d+", rf"\g<1>{ranks}", word) for word in words]
-        return [_absolute(word) for word in words], place
-
-
-def _absolute(word: str) -> str:
-    """Return the absolute path of a script."""
-    path = Path(word)
-    return str(path.absolute()) if path.suffix == ".py" and path.is_file() else word
+    def start(self, work: Path, ranks: int) -> list[str]:
+        """Return the words of one launch in a mirror."""
+        words = [self.words[0], *(self.mirror.path(word, work) for word in self.words[1:])]
+        words = [word.replace("{dir}", str(work)).replace("{ranks}", str(ranks)) for word in words]
+        return [re.sub(r"(--nproc[-_]per[-_]node=)\d+", rf"\g<1>{ranks}", word) for word in words]
 
 
 def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | None = None) -> list[Attempt]:
@@ -101,7 +94,7 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
     """
     directory.mkdir(parents=True)
     (directory / CASE).write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
-    (directory / "work").mkdir()
+    command.mirror.build(directory / "work")
     attempts: list[Attempt] = []
     damaged = False
     spoilt: Stamps = {}
@@ -126,7 +119,9 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         if launch.fault is None or not fired:
             break
     rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
-    attempts[-1].left = take_inventory(directory, command.ignore, spoilt, rounded=rounded)
+    inputs = command.mirror.untouched(directory / "work")
+    appended = set[str]().union(*(attempt.appended for attempt in attempts))
+    attempts[-1].left = take_inventory(directory, command.ignore, spoilt, inputs, appended, rounded=rounded)
     return attempts
 
 
@@ -144,14 +139,18 @@ def _run_launch(
     plan = ledgers / "plan.json"
     faults = [launch.fault.as_plan()] if launch.fault and launch.fault.after is None else []
     values = {"attempt": number, "directory": str(ledgers), "case": str(directory), "faults": faults}
-    plan.write_text(json.dumps(values))
-    words, place = command.start(directory / "work", launch.ranks)
+    plan.write_text(json.dumps({**values, "project": str(command.mirror.project), "words": command.words}))
+    work = (directory / "work").resolve()
+    words = command.start(work, launch.ranks)
     output = ledgers / "output.txt"
     watch = _Watch(command, launch, ledgers)
     server = command.preload.server(number) if command.preload else None
-    with Group(words, place, _environment(plan, words, place), output, reaper, preload=server) as group:
-        status, killed = group.wait(watch.is_overdue)
-        orphans = [] if launch.fault and launch.fault.target in SURVIVE else group.orphans()
+    # Not in the case: the name of a socket may have 107 characters.
+    with tempfile.TemporaryDirectory(prefix="chaos-", ignore_cleanup_errors=True) as temporary:
+        environment = {**environment_of(plan, work), "TMPDIR": temporary}
+        with Group(words, work, environment, output, reaper, preload=server) as group:
+            status, killed = group.wait(watch.is_overdue)
+            orphans = [] if launch.fault and launch.fault.target in SURVIVE else group.orphans()
     plan.rename(plan.with_suffix(".done.json"))  # so a leftover variable refers to nothing
     started = read_attempts(ledgers, len(before), number)
     attempt = started[-1]
@@ -161,14 +160,16 @@ def _run_launch(
     return started
 
 
-def _environment(plan: Path, words: Sequence[str] = (), place: Path | None = None) -> dict[str, str]:
-    """Return the variables that make a process of the command an observed one; a Python program from its first line.
-
-    They include the current directory for `python -m` and `torchrun -m`, which search for modules there.
-    """
-    here = str(Path.cwd()) if _MODULE & set(words) and place != Path.cwd() else ""
-    paths = [str(Path(overlay.__file__).parent / "startup"), here, os.environ.get("PYTHONPATH", "")]
-    return {VARIABLE: str(plan), "PYTHONPATH": os.pathsep.join(filter(None, paths)), **environment_of_agents()}
+def environment_of(plan: Path, work: Path) -> dict[str, str]:
+    """Return the variables that make a process of the command an observed one; a Python program from its first line."""
+    paths = [str(Path(guard.__file__).parent / "startup"), os.environ.get("PYTHONPATH", "")]
+    own = {
+        VARIABLE: str(plan),
+        "PYTHONPATH": os.pathsep.join(filter(None, paths)),
+        "PWD": str(work),
+        "PYTHONDONTWRITEBYTECODE": "1",
+    }
+    return {**own, **environment_of_agents()}
 
 
 class _Watch:

@@ -27,12 +27,11 @@ from typing import TYPE_CHECKING, Any
 from resumable import failpoints
 from resumable._order.world import World
 from resumable.chaos.processes import living_members
-from resumable.chaos.recorder import overlay
+from resumable.chaos.recorder import guard
 from resumable.chaos.recorder.events import Writer
+from resumable.chaos.recorder.guard import GUARD
+from resumable.chaos.recorder.guard.writers import is_remote, refuse_remote
 from resumable.chaos.recorder.notes import NOTES, Updates, count_trained, note_point
-from resumable.chaos.recorder.overlay import STATE
-from resumable.chaos.recorder.overlay.listing import names_in
-from resumable.chaos.recorder.overlay.remote import is_remote, refuse_remote
 from resumable.chaos.recorder.saves import Saves, is_in_order, torn
 from resumable.failpoints import VARIABLE
 
@@ -62,10 +61,10 @@ def read_plan(path: str) -> dict[str, Any]:
 
 def start(path: str, plan: dict[str, Any]) -> None:
     """Observe this process and its forks."""
-    overlay.start(path)
+    guard.start(path)
     agent = _Agent(plan, in_worker=multiprocessing.parent_process() is not None)
     failpoints.watch(agent.come_by, agent.hear)
-    overlay.STATE.saves = agent.saves
+    GUARD.saves = agent.saves
     os.register_at_fork(after_in_child=agent.become_worker)
 
 
@@ -273,46 +272,38 @@ FIRING: dict[str, Callable[[], None]] = {
 }
 
 
-# Stops a process that would resume a real run outside its directory.
+# Stops a process that would resume a real run outside its case.
 #
-# Nothing would be lost, because all writes are redirected. But each launch would resume from there, and resuming from
-# its own checkpoints would not be tested.
+# Nothing would be lost. But each launch would resume from there, and resuming from its own checkpoints would not be
+# tested.
 
 _INSTEAD = (
     "Each launch would resume from there, so its own checkpoints would not be tested. For this test, use a relative "
-    "checkpoint path, which leads to a new directory, or {dir}."
+    "checkpoint path, which leads into the case, or {dir}."
 )
 
 
-def _refuse_remote_store(_: Any, root: str, filesystem: Any, path: str) -> None:
-    """Reject a remote store; remember that a local one contains checkpoints."""
+def _refuse_remote_store(_: Any, root: str, filesystem: Any, __: str) -> None:
+    """Reject a remote store."""
     if is_remote(filesystem):
         refuse_remote(root)
-    if STATE.view is not None and "file" in filesystem.protocol:
-        STATE.view.exempt.checkpoints.add(STATE.view.find(path).real)
 
 
 def _refuse_real_steps(_: Any, store: Any) -> None:
-    """Reject loading from a store with steps that this case did not save."""
-    from resumable.checkpoint.marker import MARKER  # noqa: PLC0415  # already imported if there is a store
-    from resumable.checkpoint.steps import DIRECTORY  # noqa: PLC0415  # the same
+    """Reject loading from a store outside the case."""
+    from resumable.checkpoint.steps import Steps  # noqa: PLC0415  # already imported if there is a store
 
-    view = STATE.view
-    if view is None or "://" in store.root:
+    if "://" in store.root or GUARD.holds(os.path.realpath(store.root)):
         return
-    real = view.find(store.root).real
-    if not Path(store.root).is_dir():
-        return
-    found = sorted(name for name in names_in(view, real) if DIRECTORY.fullmatch(name))
-    if steps := [int(name[5:]) for name in found if view.is_the_machines(f"{real}/{name}/{MARKER}")]:
-        which = f"step {steps[-1]}" if len(steps) == 1 else f"{len(steps)} checkpoints, the newest of step {steps[-1]}"
-        _refuse(f"the command loads from {store.root}, which contains a real run outside its directory: {which}")
+    if steps := list(Steps(store.root, {}).committed()):
+        which = f"step {steps[-1]}" if len(steps) == 1 else f"{len(steps)} checkpoints, the newest of step {max(steps)}"
+        _refuse(f"the command loads from {store.root}, which contains a real run outside its case: {which}")
 
 
 def _refuse_real_state(plan: dict[str, Any], *_: Any) -> None:
     """Reject a loader's state before any was saved in this case: it can only belong to another run."""
     if plan["attempt"] == 0 and not _has_taken_a_state(Path(plan["directory"])):
-        last = f" The last file that it read outside its directory: {STATE.recent}" if STATE.recent else ""
+        last = f" The last file that it read outside its case: {GUARD.recent}" if GUARD.recent else ""
         _refuse(
             "the command loads a loader's state in its first launch, before saving one, so it belongs to a real run",
             f" To start at a position on purpose, use loader.seek(...).{last}",
@@ -326,14 +317,13 @@ def _has_taken_a_state(ledgers: Path) -> bool:
 
 def _refuse_real_checkpoint(_: Any, trainer: Any) -> None:
     """Reject a Trainer that resumes from a file that this case did not write."""
-    view, path = STATE.view, trainer.ckpt_path
-    if view is not None and path and view.is_the_machines(view.find(path).real):
-        _refuse(f"the Trainer resumes from {path}, which belongs to a real run outside its directory")
+    path = trainer.ckpt_path
+    if path and "://" not in str(path) and not GUARD.holds(os.path.realpath(path)) and Path(path).exists():
+        _refuse(f"the Trainer resumes from {path}, which belongs to a real run outside its case")
 
 
 def _refuse(what: str, more: str = "") -> NoReturn:
-    assert STATE.view is not None
-    STATE.refuse(f"{what}.\n  the run's directory: {STATE.view.case}\n{_INSTEAD}{more}")
+    GUARD.refuse(f"{what}.\n  the case: {GUARD.case}\n{_INSTEAD}{more}")
 
 
 REFUSALS: dict[str, Callable[..., None]] = {

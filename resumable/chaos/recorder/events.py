@@ -6,7 +6,8 @@ wrapped                                               a loader was created
 point                                                 a failpoint without further fields
 fetch      loader                                     a batch is about to be read
 batch      loader, epoch, position, step, acked,      a batch was delivered; whether by a loader for evaluation
-           evaluation, indices (or null), digests
+           evaluation, indices (or null), digests,
+           generators, line, indexed                  by which loop of the program, and whether by `enumerate`
 ack        loader, epoch, position, step              the acknowledged position
 state      loader, epoch, position, step, says        the position at which a state was saved, and the one in the state
 load       loader, says                               the position in a state that is about to be loaded
@@ -28,10 +29,10 @@ model      elements                                   number of parameters that 
 weights    digest, lost                               of the final weights
 fire       fault                                      number of the fault that happens now
 
-Events about paths outside the case are in separate files, `outside-*.jsonl`, with fewer fields:
+Events about files are in separate files, `files-*.jsonl`, with fewer fields:
 
-written    path                                       a folder that was written to, redirected into the case
-read       path                                       a file that `torch.load` read
+read       path                                       a file outside the case that `torch.load` read
+appended   path                                       a file that was opened to append
 in place   path, over                                 a file was written under its final name, or over an older one
 read in place path                                    a file that an earlier launch wrote in place was read
 refused    why                                        the process ended itself

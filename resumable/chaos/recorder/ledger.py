@@ -68,6 +68,8 @@ class RankLog:
         parts: of each checkpoint of a store, by its name and step; one entry for each time that it was saved.
         generators: digests of the global RNGs when a checkpoint was saved, by store and step.
         held: positions of the loaders in the latest save of each checkpoint, by store and step.
+        drawn: digests of the global RNGs when a batch was delivered, by loader and position.
+        loops: line of the program's loop to which a batch was delivered, and whether it counts with `enumerate`.
         updates: first steps of optimizers after a checkpoint was saved or restored.
         restored: root and step of each checkpoint that a store returned.
         resumed: the same with the names of the stores, if there was a checkpoint.
@@ -104,6 +106,8 @@ class RankLog:
     parts: dict[Save, list[dict[str, str]]] = field(default_factory=dict)
     generators: dict[Save, dict[str, str]] = field(default_factory=dict)
     held: dict[Save, tuple[StepRef, ...]] = field(default_factory=dict)
+    drawn: dict[tuple[int, StepRef], dict[str, str]] = field(default_factory=dict)
+    loops: dict[tuple[int, StepRef], tuple[str, bool]] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
     restored: list[tuple[str, int | None]] = field(default_factory=list)
     resumed: list[Save] = field(default_factory=list)
@@ -161,6 +165,8 @@ class RankLog:
         self.begun.setdefault(loader, StepRef(place.epoch, place.step - 1))
         indices = None if event["indices"] is None else tuple(event["indices"])
         self.batches[loader, place] = Batch(indices, tuple(event["digests"]))
+        self.drawn[loader, place] = event.get("generators", {})
+        self.loops[loader, place] = event.get("line", ""), event.get("indexed", False)
         if event["acked"]:
             self.acked[loader] = place
         if event.get("evaluation"):  # missing in older records
@@ -296,12 +302,14 @@ class Left(NamedTuple):
         ignored: names of files that the user excluded.
         damaged: names of files that were damaged or removed on purpose, and not written again.
         unlike: names of files that only one of two baseline runs left, with `#` for every number.
+        records: names of files that were opened to append and have no values, as logs; they are not compared.
     """
 
     files: dict[str, dict[str, str]]
     ignored: tuple[str, ...] = ()
     damaged: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
+    records: tuple[str, ...] = ()
 
 
 @dataclass
@@ -318,8 +326,8 @@ class Attempt:
         orphans: processes that outlived it.
         unloadable: committed checkpoints that cannot be loaded after it, in words.
         output: the end of its output.
-        written: original paths of files redirected into the case's directory.
         read: files outside the directory that `torch.load` read.
+        appended: files of the case that were opened to append, as logs are.
         in_place: files of the case that were written in place, by their paths in it.
         read_in_place: time of the first read of each file that an earlier launch wrote in place.
         refused: why a process ended itself before causing damage.
@@ -337,8 +345,8 @@ class Attempt:
     orphans: list[int] = field(default_factory=list)
     unloadable: list[str] = field(default_factory=list)
     output: str = ""
-    written: set[str] = field(default_factory=set)
     read: set[str] = field(default_factory=set)
+    appended: set[str] = field(default_factory=set)
     in_place: dict[str, InPlace] = field(default_factory=dict)
     read_in_place: dict[str, float] = field(default_factory=dict)
     refused: str = ""
@@ -389,8 +397,8 @@ def read_attempts(directory: Path, number: int, launch: int | None = None) -> li
         _read_attempt(Attempt(one, launch=launch, restarts=restarts), sorted(ledgers[restarts]))
         for one, restarts in enumerate(sorted(ledgers), start=number)
     ] or [Attempt(number, launch=launch)]
-    for path in directory.glob("outside-*.jsonl"):
-        _add_outside(attempts[-1], path)
+    for path in directory.glob("files-*.jsonl"):
+        _add_files(attempts[-1], path)
     return attempts
 
 
@@ -414,7 +422,7 @@ def _read_attempt(attempt: Attempt, ledgers: list[_Ledger]) -> Attempt:
     return attempt
 
 
-def _add_outside(attempt: Attempt, path: Path) -> None:
+def _add_files(attempt: Attempt, path: Path) -> None:
     for event in read_events(path)[0]:
         if event["kind"] == "refused":
             attempt.refused = attempt.refused or event["why"]
@@ -425,5 +433,7 @@ def _add_outside(attempt: Attempt, path: Path) -> None:
         elif event["kind"] == "read in place":
             first = attempt.read_in_place.get(event["path"], event["time"])
             attempt.read_in_place[event["path"]] = min(first, event["time"])
+        elif event["kind"] == "appended":
+            attempt.appended.add(event["path"])
         else:
-            (attempt.written if event["kind"] == "written" else attempt.read).add(event["path"])
+            attempt.read.add(event["path"])

@@ -3,26 +3,33 @@
 from __future__ import annotations
 
 import gc
+import linecache
+import os
 import random
+import re
 import sys
 from contextlib import suppress
+from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
 import numpy as np
 
-from resumable._content import digest_of
 from resumable._inspect.states import find_states
 from resumable._order.world import World
 from resumable.chaos.digests import digest_samples, digest_weights, is_lost, parts_of
-from resumable.chaos.recorder.overlay import STATE
-from resumable.chaos.recorder.saves import name_of, plain, series_of, step_in, without_states
+from resumable.chaos.recorder.guard import GUARD
+from resumable.chaos.recorder.guard.files import find_line
+from resumable.chaos.recorder.saves import is_in_order, name_of, plain, series_of, step_in, without_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
 __all__ = ["NOTES", "Updates", "count_trained", "generators", "note_point"]
+
+
+_FOR, _ENUMERATE = re.compile(r"\bfor\b"), re.compile(r"(?<![.\w])enumerate\(")
 
 
 class Numbers(Protocol):
@@ -53,7 +60,16 @@ def _note_batch(numbers: Numbers, _: str, loader: Any, batch: Any) -> dict[str, 
         "evaluation": loader.evaluation,
         "indices": _indices(loader),
         "digests": digest_samples(batch),
+        **(_about_the_loop() if is_in_order() else {}),
     }
+
+
+def _about_the_loop() -> dict[str, Any]:
+    """Return digests of the RNGs, the line of the program's loop, and whether it counts with `enumerate`."""
+    file, number = find_line()
+    text = linecache.getline(file, number)
+    line = f"{Path(file).name}, line {number}" if _FOR.search(text) else ""
+    return {"generators": generators(), "line": line, "indexed": _ENUMERATE.search(text) is not None}
 
 
 def _indices(loader: Any) -> list[Any] | None:
@@ -91,21 +107,13 @@ def _said(state: Any) -> Any:
 
 
 def _root(store: Any) -> str:
-    return str(store.root) if "://" in store.root else _written(store.root)
-
-
-def _written(path: Any) -> str:
-    """Return the actual path of a file, which may be redirected into the case."""
-    view = STATE.view
-    return str(Path(path).absolute()) if view is None else view.written(view.find(path).real)
+    return str(store.root) if "://" in store.root else os.path.realpath(store.root)
 
 
 def _about(store: Any, step: int | None) -> dict[str, Any]:
     """Return the root of a store, and its name, which is the same in each case."""
-    root, view = _root(store), STATE.view
-    case = "" if view is None else f"{view.case}/"
-    name = root.removeprefix(case).removeprefix("work/") if case else root
-    return {"root": root, "store": name, "step": step}
+    root = _root(store)
+    return {"root": root, "store": root if "://" in root else GUARD.name(root), "step": step}
 
 
 def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
@@ -138,7 +146,7 @@ def _in(content: Any) -> dict[str, Any]:
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
-    return {"kind": "file", "path": _written(path)}
+    return {"kind": "file", "path": os.path.realpath(path)}
 
 
 def _note_trainer_save(_: Numbers, __: str, trainer: Any, part: Any) -> dict[str, Any]:
@@ -191,13 +199,18 @@ NOTES: dict[str, Any] = {
 # model at all.
 
 
+def _numpy_state() -> bytes:
+    _, key, *rest = np.random.get_state()  # noqa: NPY002  # the global one
+    return np.asarray(key).tobytes() + repr(rest).encode()
+
+
 def generators() -> dict[str, str]:
     """Return a digest of each global generator."""
-    states: dict[str, Any] = {"python": random.getstate(), "numpy": np.random.get_state()}  # noqa: NPY002  # the global one
+    states = {"python": repr(random.getstate()).encode(), "numpy": _numpy_state()}
     torch = sys.modules.get("torch")
     if torch is not None:
-        states["torch"] = torch.get_rng_state()
-    return {name: digest_of(state) for name, state in states.items()}
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in states.items()}
 
 
 def count_trained() -> int | None:

@@ -7,7 +7,6 @@ time, or always be the same.
 
 from __future__ import annotations
 
-import posixpath
 import re
 import sys
 import threading
@@ -18,8 +17,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 from resumable._inspect.states import find_states
 from resumable._state import is_state
 from resumable.chaos.recorder.events import read_events
-from resumable.chaos.recorder.overlay import STATE
-from resumable.chaos.recorder.overlay.view import is_dir
+from resumable.chaos.recorder.guard import GUARD
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -30,7 +28,6 @@ __all__ = ["Saves", "name_of", "series_of", "torn"]
 _NUMBER = re.compile(r"\d+(\.\d+)*")
 _VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's suffix for a name that is already taken
 _FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
-_LONGEST = 4096  # characters of a path
 _MEMORY = "<memory>"  # the series of content saved to memory, which the script then writes, sends or compresses
 _SHARED = ".distcp"  # a file of torch.distributed.checkpoint, which calls torch.save for each tensor in it
 
@@ -58,10 +55,7 @@ def name_of(path: Any) -> str:
     """Return the path of a file in its case, which is the same in each case; other paths start with `/`."""
     if path is MEMORY:
         return _MEMORY
-    view = STATE.view
-    if view is None:
-        return str(Path(path).absolute())
-    return view.written(view.find(path).real).removeprefix(f"{view.case}/").removeprefix("work/")
+    return GUARD.name(path)
 
 
 def series_of(name: str) -> str:
@@ -95,7 +89,7 @@ MEMORY = _Memory()
 
 
 class Saves:
-    """Handles the files that this process saves, renames and loads, as reported by the overlay.
+    """Handles the files that this process saves, renames and loads, as the guard reports them.
 
     Args:
         agent: of this process.
@@ -221,16 +215,9 @@ def plain(content: Any, known: dict[int, Any] | None = None) -> Any:
 
 
 def _without_numbers(text: str) -> str:
-    """Return the series of a path, if the text is a path in the case or a redirected one."""
-    view = STATE.view
-    if view is None:
-        return text
-    if (case := f"{view.case}/") in text:
-        return series_of(text.replace(case, ""))
-    if not text.startswith("/") or len(text) > _LONGEST or "\0" in text:
-        return text
-    real = view.find(text).real
-    return series_of(text) if view.is_redirected(real) and is_dir(posixpath.dirname(view.copy_of(real))) else text
+    """Return the series of a path, if the text is a path in the case."""
+    case = f"{GUARD.case}/"
+    return series_of(text.replace(case, "")) if GUARD.active and case in text else text
 
 
 def _has_descriptor(file: Any) -> bool:
@@ -254,13 +241,13 @@ def is_in_order() -> bool:
 @contextmanager
 def torn(path: Any) -> Iterator[None]:
     """Truncate a file to its first half; the rest is restored unless an exception or a kill comes first."""
-    file = Path(STATE.view.written(STATE.view.find(path).real)) if STATE.view is not None else Path(path)
+    file = Path(path)
     size = file.stat().st_size
-    with STATE.trusted(), file.open("r+b") as opened:
+    with GUARD.trusted(), file.open("r+b") as opened:
         opened.seek(size // 2)
         rest = opened.read()
         opened.truncate(size // 2)
     yield
-    with STATE.trusted(), file.open("r+b") as opened:
+    with GUARD.trusted(), file.open("r+b") as opened:
         opened.seek(size // 2)
         opened.write(rest)

@@ -1,4 +1,4 @@
-"""The results of a campaign: an object, a table, a timeline in words, JSON, and a page with a picture."""
+"""The results of a campaign: an object, a table, a timeline in words, JSON, and a page."""
 
 from __future__ import annotations
 
@@ -46,17 +46,13 @@ class Report(Results):
         }
 
     def html(self) -> str:
-        """Return a self-contained page.
-
-        Raises:
-            MissingDependencyError: matplotlib, which draws the picture, is not installed.
-        """
+        """Return a self-contained page."""
         return make_page(self)
 
     def save(self, directory: Path) -> None:
-        """Write `report.json` and `report.html`; without matplotlib, the page has no picture."""
+        """Write `report.json` and `report.html`."""
         (directory / "report.json").write_text(json.dumps(self.as_dict(), indent=1) + "\n")
-        (directory / "report.html").write_text(make_page(self, needs_picture=False))
+        (directory / "report.html").write_text(self.html())
 
     def __str__(self) -> str:
         return make_summary(self)

@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from resumable.chaos.recorder.saves import series_of
-from resumable.chaos.verify.baseline import Coverage, cover, note_coverage, note_outside
+from resumable.chaos.verify.baseline import Coverage, cover, note_coverage, note_read
 from resumable.chaos.verify.checks import ATOMIC
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
 from resumable.chaos.verify.files import find_elsewhere, find_extra, find_in_place, find_survived, note_files
@@ -54,7 +54,6 @@ class Outcome:
         in_place: files that were written in place and read by a later launch, and whether an older content was lost.
         survived: files that a launch left half-written, although the command still finished.
         unnamed: number of saves to no file or at an unknown step, which are not compared.
-        written: original paths of files redirected into the case's directory.
         read: files outside the directory that `torch.load` read.
         extra: files that the baseline run does not have, which are not compared.
         elsewhere: files that are not compared, because they are from a different step or from other ranks.
@@ -76,7 +75,6 @@ class Outcome:
     in_place: dict[str, bool] = field(default_factory=dict)
     survived: frozenset[str] = frozenset()
     unnamed: int = 0
-    written: frozenset[str] = frozenset()
     read: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
     elsewhere: frozenset[str] = frozenset()
@@ -94,11 +92,10 @@ class Outcome:
         """Create the outcome from the records of the launches."""
         fired = sum(attempt.fired for attempt in attempts)
         resumed = sum(any(log.loaded for log in attempt.ranks.values()) for attempt in attempts)
-        written = frozenset[str]().union(*(attempt.written for attempt in attempts))
         read = frozenset[str]().union(*(attempt.read for attempt in attempts))
         held_out = evaluating(baseline, attempts)
         figures = (len(attempts), fired, retrained(attempts, held_out), resumed)
-        made = cls(case, directory, attempts, violations, *figures, written=written, read=read, evaluating=held_out)
+        made = cls(case, directory, attempts, violations, *figures, read=read, evaluating=held_out)
         return made if baseline is None else replace(made, **_compare(baseline, attempts, violations))
 
     @property
@@ -195,10 +192,9 @@ class Results:
         return [outcome for outcome in self.outcomes if not outcome.ok]
 
     @property
-    def outside(self) -> tuple[set[str], set[str]]:
-        """Paths that were redirected into the directories of the runs, and paths outside them that were read."""
-        runs: list[Attempt | Outcome] = [self.baseline, *self.outcomes]
-        return set().union(*(run.written for run in runs)), set().union(*(run.read for run in runs))
+    def read(self) -> set[str]:
+        """Files outside the cases that `torch.load` read."""
+        return self.baseline.read.union(*(outcome.read for outcome in self.outcomes))
 
     def add(self, outcome: Outcome) -> None:
         """Add a case. If many others have the same result, its timeline is dropped."""
@@ -252,7 +248,7 @@ def _why_none(results: Results) -> str:
 
 
 def note_all(results: Results) -> list[str]:
-    """Report what was not compared, and which files are outside the runs' directories."""
+    """Report what was not compared, and which files outside the cases were read."""
     extra, elsewhere = (
         Counter(name for outcome in results.outcomes for name in getattr(outcome, field))
         for field in ("extra", "elsewhere")
@@ -262,7 +258,7 @@ def note_all(results: Results) -> list[str]:
         *note_uncompared(results),
         *note_in_place(results),
         *note_files(results.baseline.left, extra, elsewhere, results.command.ignore),
-        *note_outside(*results.outside),
+        *note_read(results.read),
     ]
 
 

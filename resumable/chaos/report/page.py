@@ -1,29 +1,31 @@
-"""The report page: one self-contained HTML file."""
+"""The report page: one self-contained HTML file, with the likely causes first and a timeline per failed case."""
 
 from __future__ import annotations
 
 import shlex
 from html import escape
-from importlib import import_module
-from importlib.util import find_spec
 from typing import TYPE_CHECKING
 
-from resumable._distribution import pip_install
+from resumable.chaos.plan import main_loader
 from resumable.chaos.report.text import (
     COLUMNS,
+    describe_differences,
     describe_result,
-    describe_violations,
     make_rows,
-    make_timeline,
-    name_kept,
+    name_step,
+    shorten,
+    tell,
+    tell_lines,
     told,
 )
-from resumable.errors import MissingDependencyError
+from resumable.chaos.verify.history import steps_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterable
+    from collections.abc import Iterable, Iterator
 
     from resumable.chaos.report.outcome import Outcome, Results
+    from resumable.chaos.report.text import Line
+    from resumable.chaos.verify.history import Key
 
 
 __all__ = ["make_page"]
@@ -33,18 +35,41 @@ _PAGE = """<!doctype html>
 <html lang="en">
 <head>
 <meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
+<meta name="viewport" content="width=device-width, initial-scale=1">
 <title>{title}</title>
 <style>
-body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem; color: #222; }}
-table {{ border-collapse: collapse; }}
-th, td {{ padding: .2rem .8rem; text-align: right; border-bottom: 1px solid #ddd; }}
+:root {{ color-scheme: light dark; --text: #1f2328; --dim: #59636e; --page: #fff; --box: #f3f5f7; --line: #d1d9e0;
+  --ok: #1a7f37; --failed: #cf222e; --warning: #8a5c00; --trained: #4477aa; --again: #e0a526; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --text: #e6edf3; --dim: #9198a1; --page: #0d1117; --box: #171d25;
+  --line: #3d444d; --ok: #3fb950; --failed: #f85149; --warning: #d29922; --trained: #6ea8dc; --again: #e3b341; }} }}
+body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem;
+  color: var(--text); background: var(--page); overflow-wrap: anywhere; }}
+h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.2rem; margin-top: 2rem; }} h3 {{ font-size: 1rem; margin: 0; }}
+h1, h2, h3 {{ line-height: 1.3; }}
+a {{ color: inherit; }}
+table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
+th, td {{ padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line); overflow-wrap: normal; }}
 th:first-child, td:first-child {{ text-align: left; }}
-pre, code {{ background: #f5f5f5; font-size: 13px; }}
-pre {{ padding: .6rem; overflow-x: auto; }}
-svg {{ max-width: 100%; height: auto; }}
-.ok {{ color: #228833; }}
-.failed {{ color: #cc3344; }}
+code, pre {{ font: 13px/1.5 ui-monospace, monospace; background: var(--box); border-radius: 4px; }}
+code {{ padding: .1rem .3rem; }}
+pre {{ padding: .5rem .7rem; white-space: pre-wrap; margin: .5rem 0; }}
+.PASSED {{ color: var(--ok); }} .FAILED {{ color: var(--failed); }} .WARNING {{ color: var(--warning); }}
+.case {{ border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; margin: 1rem 0; }}
+.cause {{ border-left: 4px solid var(--failed); padding-left: .7rem; margin: .7rem 0; }}
+.lines {{ white-space: pre-wrap; }}
+.dim {{ color: var(--dim); }}
+.launch {{ margin: .5rem 0; }}
+.label {{ display: flex; flex-wrap: wrap; gap: 0 1rem; font-size: 13px; }}
+.track {{ position: relative; height: 1.3rem; margin: 0 .5rem; border-bottom: 1px solid var(--line); }}
+.track > * {{ position: absolute; bottom: 0; }}
+.trained, .again {{ height: .8rem; min-width: 2px; }}
+.trained {{ background: var(--trained); }} .again {{ background: var(--again); }}
+.epoch {{ height: 100%; border-left: 1px dotted var(--dim); }}
+.mark {{ font: 11px/1 sans-serif; transform: translateX(-50%); }}
+.save {{ bottom: .85rem; }} .fault {{ color: var(--failed); font-size: 20px; font-weight: bold; }}
+.axis {{ border: 0; margin-bottom: .7rem; font-size: 12px; color: var(--dim); }}
+.legend > span {{ display: inline-block; margin-right: 1.2rem; font-size: 13px; }}
+.legend i {{ display: inline-block; width: 1.2rem; }}
 </style>
 </head>
 <body>
@@ -52,34 +77,66 @@ svg {{ max-width: 100%; height: auto; }}
 </body>
 </html>
 """
+_LEGEND = (
+    '<p class="legend"><span><i class="trained"></i> trained</span><span><i class="again"></i> trained again</span>'
+    '<span>▲ checkpoint saved</span><span><b class="FAILED">✕</b> fault</span><span class="dim">Steps are epoch.step, '
+    "both counted from 0. A checkpoint has the number of the last step before it.</span></p>"
+)
 
 
-def make_page(report: Results, *, needs_picture: bool = True) -> str:
-    """Create the page.
-
-    Args:
-        report: of the campaign.
-        needs_picture: raise if the picture cannot be drawn.
-
-    Raises:
-        MissingDependencyError: matplotlib, which draws the picture, is not installed.
-    """
-    title = "Chaos: " + ("a promise was broken" if report.failed else name_kept(report))
+def make_page(report: Results) -> str:
+    """Create the page."""
+    result, *coverage = describe_result(report).split("\n")
+    word = result.partition(":")[0]
+    shown = told(report)
+    others = [outcome for outcome in report.failed if outcome not in shown]
+    order = _order(report)
+    title = f"Cases that {'failed' if report.failed else 'passed'}"
     parts = [
-        f'<h1 class="{"ok" if report.ok else "failed"}">{escape(title)}</h1>',
-        f"<p>{escape(describe_result(report))}</p>",
+        f'<h1 class="{word}">{escape(result)}</h1>',
+        *(f"<p>{escape(line)}</p>" for line in coverage),
         f"<pre>{escape(shlex.join(report.command.words))}</pre>",
-        _table(report),
-        *_section("Notes", "".join(f"<li>{escape(note)}</li>" for note in report.notes), "ul"),
-        *_section("Broken promises", "".join(_violations(report.failed))),
-        *_section("Timeline", _picture(report, needs_picture=needs_picture)),
-        *_section("In words", f"<pre>{escape(make_timeline(report))}</pre>"),
+        *_section("Likely causes", _causes(report.failed), "ul"),
+        *_section(title, [_LEGEND, *(_case(outcome, order) for outcome in shown)] if shown else []),
+        *_section("More failed cases", [_case(outcome, order) for outcome in others]),
+        *_section("All cases", [_table(report)]),
+        *_section("Not compared", [f"<li>{escape(note)}</li>" for note in report.notes], "ul"),
     ]
-    return _PAGE.format(title=escape(title), body="\n".join(parts))
+    return _PAGE.format(title=escape(f"Chaos: {result.partition('.')[0]}"), body="\n".join(parts))
 
 
-def _section(title: str, content: str, element: str = "div") -> list[str]:
-    return [f"<h2>{escape(title)}</h2>", f"<{element}>{content}</{element}>"] if content else []
+def _section(title: str, content: Iterable[str], element: str = "div") -> list[str]:
+    inside = "\n".join(content)
+    return [f"<h2>{escape(title)}</h2>", f"<{element}>{inside}</{element}>"] if inside else []
+
+
+def _causes(failed: Iterable[Outcome]) -> list[str]:
+    """Return each likely cause once, with links to its cases."""
+    cases: dict[str, list[str]] = {}
+    for outcome in failed:
+        link = f'<a href="#case-{escape(outcome.name)}">{escape(outcome.name)}</a>'
+        cases.setdefault(outcome.diagnosis.text or "The cause is unknown.", []).append(link)
+    return [f"<li>{escape(text)} Cases: {', '.join(links)}</li>" for text, links in cases.items()]
+
+
+def _case(outcome: Outcome, order: dict[Key, int]) -> str:
+    found = outcome.diagnosis
+    parts = [f"<h3>Case {escape(outcome.name)}: {escape(str(outcome.case))}</h3>"]
+    if found.text:
+        tried = f"<br>Tried: {escape(found.trial)}" if found.trial else ""
+        parts.append(f'<p class="cause"><b>Likely cause:</b> {escape(found.text)}{tried}</p>')
+    parts += [_timeline(outcome, order)] if outcome.attempts else []
+    parts += [
+        f'<div class="lines"><b class="FAILED">{escape(name)}</b>: {escape(shorten(text))}</div>'
+        for name, text in outcome.violations.items()
+    ]
+    parts += [f"<div>{escape(line)}</div>" for line in describe_differences(found)]
+    if outcome.attempts:
+        lines = escape("\n".join(tell_lines(outcome)))
+        parts.append(f"<details><summary>The launches in words</summary><pre>{lines}</pre></details>")
+    if not outcome.ok:
+        parts.append(f"<p>Run it again: <code>{escape(outcome.reproduction)}</code></p>")
+    return f'<section class="case" id="case-{escape(outcome.name)}">{"".join(parts)}</section>'
 
 
 def _table(report: Results) -> str:
@@ -90,24 +147,61 @@ def _table(report: Results) -> str:
     return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
 
 
-def _violations(failed: Iterable[Outcome]) -> Iterable[str]:
-    for outcome in failed:
-        yield f"<h3>Case {escape(outcome.name)}: {escape(str(outcome.case))}</h3>"
-        yield f"<pre>{escape(describe_violations(outcome))}</pre>"
-        yield f"<p>Run it again: <code>{escape(outcome.reproduction)}</code></p>"
+# The timeline of a case: a bar per launch and rank, along the steps of the baseline run.
+
+_MOST_LABELS = 8  # on the axis
 
 
-def _picture(report: Results, *, needs_picture: bool) -> str:
-    outcomes = told(report)
-    if not outcomes:
-        return ""
-    if find_spec("matplotlib"):
-        return _CAPTION + str(import_module("resumable.chaos.report.picture").draw(outcomes, report.baseline))
-    if needs_picture:
-        raise MissingDependencyError(f"the picture {_NEEDS}.\n{_INSTALL}")
-    return f"<p>The picture is missing: it {_NEEDS}. {escape(_INSTALL)}</p>"
+def _order(report: Results) -> dict[Key, int]:
+    """Number the steps of the main loader in the baseline run."""
+    keys = sorted(steps_of(report.baseline))
+    main = main_loader(loader for loader, _ in keys)
+    return {key: number for number, key in enumerate(key for key in keys if key[0] == main)}
 
 
-_CAPTION = "<p>One row per launch and rank; the axis counts the steps of the baseline run.</p>"
-_NEEDS = "needs matplotlib, which cannot be imported here"
-_INSTALL = f"Install it: {pip_install('chaos')}"
+def _timeline(outcome: Outcome, order: dict[Key, int]) -> str:
+    epochs = {number: key[1].epoch for key, number in order.items() if key[1].step == 1}
+    share = 100 / max(len(order), 1)
+    labeled = list(epochs.items())[:: -(-len(epochs) // _MOST_LABELS) or 1]
+    axis = "".join(f'<span style="left:{number * share:.2f}%">epoch {epoch}</span>' for number, epoch in labeled)
+    lines = "".join(f'<i class="epoch" style="left:{number * share:.2f}%"></i>' for number in epochs if number)
+    rows = [
+        f'<div class="launch"><div class="label"><b>launch {line.start}, rank {line.rank} of {line.world}</b>'
+        f'<span class="dim">{escape(_words(line))}</span></div>'
+        f'<div class="track">{lines}{"".join(_marks(line, order, share))}</div></div>'
+        for line in tell(outcome.case, outcome.attempts, outcome.evaluating)
+    ]
+    return "".join([*rows, f'<div class="track axis">{axis}</div>'])
+
+
+def _words(line: Line) -> str:
+    return "; ".join(filter(None, [f"resized from {line.resized}" if line.resized else "", line.end]))
+
+
+def _marks(line: Line, order: dict[Key, int], share: float) -> Iterator[str]:
+    for kind, words, keys in (("again", "trained again", line.again), ("trained", "trained", line.trained)):
+        for start, length in _bars(keys, order):
+            place = f"left:{start * share:.2f}%;width:{length * share:.2f}%"
+            yield f'<i class="{kind}" title="{words}: {length} steps" style="{place}"></i>'
+    saves = {f"{_behind(key, order) * share:.1f}": key for key in line.saves}  # one per place that can be seen
+    for place, key in saves.items():
+        name = "the start" if key is None else name_step(key)
+        yield f'<i class="mark save" title="checkpoint at {escape(name)}" style="left:{place}%">▲</i>'
+    if line.struck:
+        last = max((_behind(key, order) for key in (*line.again, *line.trained)), default=0)
+        yield f'<b class="mark fault" title="{escape(line.end)}" style="left:{last * share:.2f}%">✕</b>'
+
+
+def _bars(keys: Iterable[Key], order: dict[Key, int]) -> list[tuple[int, int]]:
+    """Combine consecutive steps into bars: the first step and the number of steps of each."""
+    bars: list[tuple[int, int]] = []
+    for number in sorted(order[key] for key in keys if key in order):
+        if bars and sum(bars[-1]) == number:
+            bars[-1] = (bars[-1][0], bars[-1][1] + 1)
+        else:
+            bars.append((number, 1))
+    return bars
+
+
+def _behind(key: Key | None, order: dict[Key, int]) -> int:
+    return order[key] + 1 if key in order else 0

@@ -24,13 +24,15 @@ __all__ = [
     "Line",
     "Row",
     "as_ranges",
+    "describe_differences",
     "describe_result",
     "describe_violations",
     "make_rows",
     "make_summary",
     "make_table",
     "make_timeline",
-    "name_kept",
+    "name_step",
+    "shorten",
     "tell",
     "tell_lines",
     "told",
@@ -68,16 +70,20 @@ def _tell_case(outcome: Outcome) -> str:
 
 
 def describe_violations(outcome: Outcome) -> str:
-    """Describe the broken promises, with the likely cause and the end of a process's output."""
-    lines = [f"{name}: {_shorten(text)}" for name, text in outcome.violations.items()]
-    return "\n".join([*lines, *_describe_diagnosis(outcome.diagnosis)])
+    """Describe the likely cause, the broken promises, and what differs."""
+    lines = [f"{name}: {shorten(text)}" for name, text in outcome.violations.items()]
+    return "\n".join([*_describe_cause(outcome.diagnosis), *lines, *describe_differences(outcome.diagnosis)])
 
 
-def _describe_diagnosis(found: Diagnosis) -> Iterator[str]:
+def _describe_cause(found: Diagnosis) -> Iterator[str]:
     if found.text:
         yield f"likely cause: {found.text}"
     if found.trial:
         yield f"tried: {found.trial}"
+
+
+def describe_differences(found: Diagnosis) -> Iterator[str]:
+    """Describe which parts and files differ, and which are equal."""
     if found.differing:
         yield f"differ: {_few(_name_part(found, path) for path in found.differing)}"
     if found.files:
@@ -94,7 +100,8 @@ def _name_part(found: Diagnosis, path: str) -> str:
     return f"{path} ({'; '.join(words)})" if words else path
 
 
-def _shorten(text: str) -> str:
+def shorten(text: str) -> str:
+    """Return the first line of a text, and the end of the others, which a process printed."""
     first, *lines = text.rstrip().split("\n")
     left_out = ["  ..."] if len(lines) > _LINES else []
     return "\n".join([first, *left_out, *(f"  {line}" for line in lines[-_LINES:])])
@@ -146,7 +153,7 @@ def _few(names: Iterable[str]) -> str:
 COLUMNS = ("fault", "cases", "faults fired", "launches", "steps retrained", "violations")
 _HEAD = ("fault", "cases", "faults\nfired", "launches", "steps\nretrained", "violations")
 _ROWS_SHOWN = 20  # cases
-_WIDTH = 60
+_WIDTH = 80
 _LONGEST = 12  # characters of a fault's name in a line
 
 
@@ -195,7 +202,7 @@ def _make_row(name: str, outcomes: Sequence[Outcome]) -> Row:
 
 
 def make_table(report: Results) -> str:
-    """Create the table, as aligned text of at most 60 columns unless there are 1,000 cases or more."""
+    """Create the table, as aligned text of at most 80 columns unless there are 1,000 cases or more."""
     head, *rows = [_lines_of(row) for row in (_HEAD, *make_rows(report))]
     widths = [max(map(len, column)) for column in zip(*head, *(line for row in rows for line in row), strict=True)]
     between = "  " if sum(widths) + 2 * len(widths) - 2 <= _WIDTH else " "
@@ -220,18 +227,18 @@ def _align(cells: Sequence[str], widths: Sequence[int], between: str) -> str:
 
 
 def make_summary(report: Results, shown: int = _ROWS_SHOWN) -> str:
-    """Create the table, the broken promises of each case, and the list of what was not compared.
+    """Create the result, the table, the broken promises of each case, and the list of what was not compared.
 
     Args:
         report: of the campaign.
         shown: maximum number of failed cases.
     """
-    parts = [make_table(report), *(_describe(outcome) for outcome in report.failed[:shown])]
+    parts = [describe_result(report), make_table(report), *(_describe(outcome) for outcome in report.failed[:shown])]
     if len(report.failed) > shown > 0:
         parts.append(f"... and {len(report.failed) - shown} more failed cases; report.json has all of them.")
     if report.notes:
         parts.append("\n".join(f"Note: {note}" for note in report.notes))
-    return "\n\n".join([*parts, describe_result(report)])
+    return "\n\n".join(parts)
 
 
 def _describe(outcome: Outcome) -> str:
@@ -243,15 +250,12 @@ def describe_result(report: Results) -> str:
     """Describe the result in one line, and what was compared in another."""
     count, failed = len(report.outcomes), len(report.failed)
     cases = f"{count} case" + "s" * (count != 1)
-    result = f"a promise was broken in {failed} of {cases}" if failed else f"{name_kept(report)} in {cases}"
+    kept = "every promise was kept" if report.ok else "every promise that could be compared was kept"
+    result = f"a promise was broken in {failed} of {cases}" if failed else f"{kept} in {cases}"
+    word = "FAILED" if failed else "PASSED" if report.ok else "WARNING"
     if missed := sum(not outcome.reached for outcome in report.outcomes):
         result += f"; {missed} of {cases} did not reach the fault, which proves nothing"
-    return f"{result[0].upper()}{result[1:]}. Seed {report.seed}, {report.seconds:.0f} s.\n{report.coverage}"
-
-
-def name_kept(report: Results) -> str:
-    """Return the result of a campaign without broken promises."""
-    return "every promise was kept" if report.ok else "every promise that could be compared was kept"
+    return f"{word}: {result}. Seed {report.seed}, {report.seconds:.0f} s.\n{report.coverage}"
 
 
 # The history of a rank in one launch of the command, for texts and pictures.

@@ -29,7 +29,7 @@ __all__ = [
     "drop_what_differs",
     "forgive_rounding",
     "note_coverage",
-    "note_outside",
+    "note_read",
 ]
 
 
@@ -122,20 +122,10 @@ def check_healthy(attempt: Attempt, directory: Path) -> None:
         how = attempt.killed or f"its exit status is {attempt.status}"
         raise ConfigurationError(
             f"the command fails without faults: {how}.\nThe effects of a crash could not be distinguished. It ran in "
-            f"{directory}/work, unless {{dir}} is in the command{_redirected(attempt)}. The end of its output:\n"
-            f"{attempt.output}"
+            f"{directory}/work, which mirrors the current directory. The end of its output:\n{attempt.output}"
         )
     if not any(log.batches for log in attempt.ranks.values()):
         raise ConfigurationError(_why_nothing_was_trained(attempt))
-
-
-def _redirected(attempt: Attempt) -> str:
-    if not attempt.written:
-        return ""
-    return (
-        f". Files that it wrote to {', '.join(topmost_folders(attempt.written))} were redirected into the run's "
-        "directory, where programs and libraries outside Python do not find them"
-    )
 
 
 def _why_nothing_was_trained(attempt: Attempt) -> str:
@@ -150,7 +140,7 @@ def _why_nothing_was_trained(attempt: Attempt) -> str:
         of = f", from {', '.join(sorted(attempt.read))}" if attempt.read else ""
         return (
             f"{said}: it resumed a finished run{of}.\nNothing is left to test. Use a relative checkpoint path, "
-            "which leads to a new directory, or {dir}; or train for more epochs."
+            "which leads into the case, or {dir}; or train for more epochs."
         )
     return (
         f"{said}, although it created one.\nThere is nothing to test. The script must train through the Loader: it may "
@@ -192,19 +182,9 @@ def check_seen(leader: RankLog, ranks: tuple[int, ...]) -> list[str]:
     return notes
 
 
-def note_outside(written: set[str], read: set[str]) -> list[str]:
-    """List what a command wrote and read outside its directory."""
-    return [
-        *(f"written outside the run's directory, and redirected into it: {path}" for path in topmost_folders(written)),
-        *(f"read from outside the run's directory: {path}" for path in sorted(read)),
-    ]
-
-
-def topmost_folders(paths: set[str]) -> list[str]:
-    """Return the paths that are not inside another one, sorted."""
-    return sorted(
-        path for path in paths if not any(path.startswith(f"{other.rstrip('/')}/") for other in paths - {path})
-    )
+def note_read(paths: set[str]) -> list[str]:
+    """List the files that a command read outside its cases with `torch.load`."""
+    return [f"read from outside the cases: {path}" for path in sorted(paths)]
 
 
 # The parts of a run that were compared, and those that were not.

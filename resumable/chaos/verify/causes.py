@@ -13,7 +13,6 @@ from resumable.chaos.verify.checks import apart
 from resumable.chaos.verify.files import compare_files, find_in_place
 from resumable.chaos.verify.history import (
     compared,
-    count_compared,
     counters_of,
     effective_history,
     first_elsewhere,
@@ -76,6 +75,24 @@ CAUSES = (
         "loader.state_dict()",
     ),
     _cause(
+        "loader from elsewhere",
+        "other place",
+        "the loader of launch {other place} resumed at a position that is in no checkpoint with its weights: its state "
+        "is probably in a separate file, or changed after it was loaded; save both in one checkpoint",
+    ),
+    _cause(
+        "second loop",
+        "other loop",
+        "a resume continues in a different loop than the interrupted one: {other loop}; a Loader has one position, so "
+        "use loader.for_evaluation() in the loop that does not train",
+    ),
+    _cause(
+        "saved in the wrong order",
+        "count apart",
+        "after a resume the number of a save is {count apart} than the loader's position: its counter probably changes "
+        "after the save; save last in each step",
+    ),
+    _cause(
         "loader one batch early",
         "place earlier",
         "after a resume the loader's position is {place earlier} earlier than the weights: its state is probably saved "
@@ -86,12 +103,6 @@ CAUSES = (
         "place later",
         "after a resume the loader's position is {place later} later than the weights: its state is probably saved too "
         "late, after the next batch was fetched; a resume then skips that batch",
-    ),
-    _cause(
-        "loader from elsewhere",
-        "other place",
-        "the loader of launch {other place} resumed at a position that is in no checkpoint with its weights: its state "
-        "is probably in a separate file, or changed after it was loaded; save both in one checkpoint",
     ),
     _cause(
         "step counter not restored",
@@ -115,7 +126,7 @@ CAUSES = (
         "saved before the step",
         "step after the save",
         "the optimizer steps after {step after the save} was saved and before the next batch is fetched, so a resume "
-        "loses this step: save after optimizer.step()",
+        "loses this step: save after optimizer.step(), and before the next batch is fetched",
     ),
     _cause(
         "model not restored",
@@ -147,8 +158,20 @@ CAUSES = (
         "only steps of {evaluation missing} are missing: the evaluation at an epoch's end was probably skipped on a "
         "resume",
     ),
+    _cause(
+        "evaluation repeated",
+        "entry added",
+        "{entry added} is longer than in the baseline run: the code that appends to it probably runs again on a "
+        "resume, for example evaluation before the first step",
+    ),
     _cause("scheduler not restored", "scheduler", "{scheduler} differs first: the scheduler is probably not restored"),
     _cause("GradScaler not restored", "scaler", "{scaler} differs first: the GradScaler is probably not restored"),
+    _cause(
+        "generators of other ranks",
+        "generators of a rank",
+        "the state of the RNG {generators of a rank} differs from the baseline run, but not on rank 0: each rank needs "
+        "its own state, and probably has the state of rank 0; save one for each rank",
+    ),
     _cause(
         "generators not restored",
         "generators",
@@ -161,21 +184,32 @@ CAUSES = (
         "{counter} differs from the baseline run: this counter is probably not restored",
     ),
     _cause(
+        "index restarts",
+        "index, equal weights, equal optimizer",
+        "possibly, something depends on the index of enumerate in {index}, which restarts at 0 after a resume within "
+        "an epoch: use epoch.enumerate()",
+    ),
+    _cause(
+        "saved in the wrong order",
+        "behind",
+        "{behind}, although it was restored: it probably changes after the save; save last in each step",
+    ),
+    _cause(
         "in no checkpoint",
         "weights alone",
-        "no tensor in the checkpoints differs, but {weights alone}: something that the weights depend on is probably "
+        "no tensor in the checkpoints differs, but {weights alone}: something that the weights depend on is possibly "
         "in no checkpoint, such as an average of the weights (EMA)",
     ),
     _cause(
         "a part not restored",
         "first part",
-        "{first part} differs first: it is probably not restored",
+        "{first part} differs first: possibly, it is not restored, or saved before its last change",
     ),
     _cause(
         "gradients lost",
         "equal weights, equal optimizer, tensors",
         "launch {equal weights} continued from equal weights and an equal optimizer state, but reached different "
-        "weights: gradients of batches before the save are probably lost, because the save interrupts an accumulation; "
+        "weights: gradients of batches before the save are possibly lost, because the save interrupts an accumulation; "
         "save after optimizer.step(). Or the loss depends on something that is in no checkpoint",
     ),
     _cause(
@@ -206,16 +240,22 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # counts backwards     a store rejected a step
 # other content        samples with the same indices as in the baseline run have different content
 # other samples        different samples, or the samples of the baseline run in a different order
+#                      or an optimizer's first step after the resume is at a different position of its loader
 # step after the save  an optimizer stepped while its loader was at the saved position
 # other weights        at its first step, a launch had weights that are not in its checkpoint
 # old weights          it had the weights of its checkpoint, but the baseline run had others
 # other optimizer      it had a different optimizer state
 # equal weights, equal optimizer  it had those of the baseline run, so no earlier bug has changed them
-# entry missing        a list in a checkpoint is shorter
+# entry missing, added a list in a checkpoint is shorter or longer
 # evaluation missing   steps are missing, but none of the loader with most steps
-# scheduler, scaler    the counters in their states differ
-# generators           the state of a global RNG that the script uses differs
-# counter              an integer outside all of these differs
+# scheduler, scaler    the counters in their states differ, and did not continue from the checkpoint's values
+# generators           a global RNG that the script uses differs when the first batch after the resume is delivered
+# generators of a rank the same on other ranks than rank 0 alone
+# counter              an integer outside all of these differs, and did not continue from the checkpoint's value
+# count apart          the same, but the optimizer's first steps after the resume are at the right position
+# behind               a counter of a scheduler or an integer differs, but continued from the checkpoint's value
+# other loop           the first batch after a resume went to another loop of the program than in the baseline run
+# index                the program loops over it by `enumerate`, and a launch resumed within an epoch
 # weights alone        no tensor in any checkpoint differs, but the final weights do, or those in a file at the end
 # in place             a file was overwritten under the name that a later launch read
 # first part           at the first step with a difference, exactly one part of a checkpoint differs
@@ -227,7 +267,7 @@ def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mappi
     """Return the values of the signs that are present, in words."""
     finders = (
         *(_signs_of_ranks, _signs_of_places, _signs_of_other_places, signs_of_counts, _signs_of_order),
-        *(_signs_of_data, _signs_of_updates, _signs_of_parts),
+        *(_signs_of_data, _signs_of_updates, _signs_of_first_batches, _signs_of_parts),
     )
     signs = dict(chain.from_iterable(finder(baseline, attempts) for finder in finders))
     if names := [name for name, over in find_in_place(baseline, attempts).items() if over]:
@@ -265,8 +305,15 @@ def _signs_of_places(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator
         for save in log.held.keys() & healthy.held.keys():
             for found, expected in zip(log.held[save], healthy.held[save], strict=False):
                 by = ordinal(found, lengths) - ordinal(expected, lengths)
-                if by:
-                    yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
+                if by and 0 in steps_apart(baseline, attempts):
+                    yield "count apart", f"{abs(by)} {'lower' if by > 0 else 'higher'}"
+                else:
+                    yield from _shifted(by)
+
+
+def _shifted(by: int) -> Iterator[tuple[str, str]]:
+    if by:
+        yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
 
 
 def _signs_of_other_places(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
@@ -292,6 +339,8 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
 
 
 def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    for by in steps_apart(baseline, attempts):
+        yield from _shifted(by)
     main = main_of(baseline)
     for number, log, healthy in _pairs(baseline, attempts):
         expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
@@ -304,6 +353,23 @@ def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterato
                 yield from _compare_updates(str(number), found, other, healthy)
 
 
+def steps_apart(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
+    """Return by how many batches the loader was apart at the first optimizer steps after a resume, with equal weights.
+
+    A save between a batch and its step is left out: its loader is where it was saved.
+    """
+    main, lengths, apart_by = main_of(baseline), lengths_of(baseline), set()
+    for _, log, healthy in _pairs(baseline, attempts):
+        expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
+        for found in (one for one in log.updates if one.resumed and len(one.stands) > main):
+            other = expected.get((found.save, found.optimizer))
+            if other is None or len(other.stands) <= main or found.weights != other.weights:
+                continue
+            if other.stands[main] not in healthy.held.get(found.save, ()):
+                apart_by.add(ordinal(found.stands[main], lengths) - ordinal(other.stands[main], lengths))
+    return apart_by
+
+
 def _compare_updates(number: str, found: Update, expected: Update, healthy: RankLog) -> Iterator[tuple[str, str]]:
     if found.weights != expected.weights:
         texts = {text for parts in healthy.parts.get(found.save, ()) for text in parts.values()}
@@ -311,6 +377,29 @@ def _compare_updates(number: str, found: Update, expected: Update, healthy: Rank
     else:
         yield "equal weights", number
     yield ("equal optimizer" if _state(found) == _state(expected) else "other optimizer"), number
+
+
+def _signs_of_first_batches(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    """Compare the first batch of each resumed launch with its delivery in the baseline run: the loop, and the RNGs."""
+    main = main_of(baseline)
+    found: dict[int, set[str]] = {}
+    for _, log, healthy in _pairs(baseline, attempts):
+        first = next((key for key in log.batches if key[0] == main), None)
+        if main not in log.loaded or first not in healthy.batches:
+            continue
+        (line, _), (other, _) = log.loops[first], healthy.loops[first]
+        if line and other and line != other:
+            yield "other loop", f"{line}, instead of {other}"
+        for line, indexed in [one for key, one in log.loops.items() if key[0] == main]:
+            if indexed and log.loaded[main].step > 0:
+                yield "index", line
+        changing = [states for key, states in healthy.drawn.items() if key[0] == main]
+        for name, state in log.drawn[first].items():
+            if state != healthy.drawn[first].get(name) and len({states.get(name) for states in changing}) > 1:
+                found.setdefault(log.rank, set()).add(name)
+    if found:
+        names = ", ".join(sorted(set().union(*found.values())))
+        yield ("generators", names) if 0 in found else ("generators of a rank", f"{names} of rank {min(found)}")
 
 
 def _state(update: Update) -> dict[str, str]:
@@ -331,28 +420,53 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
         every = [one for one in compare_files(baseline, attempts) if one.found]
         differing = {path for one in every for path in one.differing}
         paths = {path for one in every for parts in one.expected for path in parts}
-    for role in ("scheduler", "scaler"):
-        if path := first_of(differing, prefixes(paths, role)):
-            yield role, path
-    generators = sorted(_generators(baseline, attempts))
-    saved = count_compared(baseline, attempts)[0] > 0
-    if generators and not (at_the_end and saved):  # otherwise the saves would differ as well
-        yield "generators", ", ".join(generators)
+    values = _restored(baseline, attempts)
+    seen: set[str] = set()
     for one in every:
-        yield from _signs_of_values(one, paths)
+        for path in [path for path in one.differing if path not in seen]:
+            seen.add(path)
+            yield from _signs_of_part(path, one, paths, values.get(one.start, {}))
     if (early := next((one for one in every if one.differing), None)) is not None:
         names = {split(path)[0] for path in early.differing}
         if len(names) == 1:
             yield "first part", names.pop() + (f" in {early.save[0]}" if early.step < 0 else "")
 
 
-def _signs_of_values(one: Compared, paths: set[str]) -> Iterator[tuple[str, str]]:
-    for path in one.differing:
-        found, expected = one.found.get(path, ""), one.expected[0].get(path, "")
-        if found and _length(found) < _length(expected):
-            yield "entry missing", path
-        if path in counters_of(paths, {path: found}) and expected:
-            yield "counter", path
+def _signs_of_part(path: str, one: Compared, paths: set[str], restored: Mapping[str, str]) -> Iterator[tuple[str, str]]:
+    """Yield the signs of a part at its first difference.
+
+    Args:
+        path: of the part.
+        one: the save.
+        paths: of all parts.
+        restored: parts of the checkpoint from which its launch resumed.
+    """
+    found, expected = one.found.get(path, ""), one.expected[0].get(path, "")
+    role = next((role for role in ("scheduler", "scaler") if first_of({path}, prefixes(paths, role))), "")
+    is_counter = path in counters_of(paths, {path: found}) and bool(expected)
+    if (is_counter or role == "scheduler") and _continued(found, restored.get(path, "")):
+        yield "behind", f"{path} is {found}, but {expected} in the baseline run"
+    elif role or is_counter:
+        yield role or "counter", path
+    if found and (by := _length(found) - _length(expected)):
+        yield ("entry missing" if by < 0 else "entry added"), path
+
+
+def _restored(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[int, dict[str, str]]:
+    """Return the parts of the checkpoint from which each launch resumed, for each number of a launch."""
+    saves = saves_of(baseline)
+    return {
+        attempt.number: parts
+        for attempt in attempts
+        for log in attempt.ranks.values()
+        for save in log.resumed
+        for parts in saves.get(save, ())
+    }
+
+
+def _continued(found: str, restored: str) -> bool:
+    """Return whether a whole number continued from its value in a checkpoint."""
+    return found.isdecimal() and restored.isdecimal() and int(found) > int(restored)
 
 
 def _has_tensors(every: Sequence[Compared]) -> bool:
@@ -366,18 +480,6 @@ def _texts(one: Compared, path: str) -> list[str]:
 def _length(text: str) -> int:
     """Return the number of values in a list, from its text; 0 for anything else."""
     return int(text.split()[2].rstrip(":")) if text.startswith("list of ") else 0
-
-
-def _generators(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[str]:
-    """Yield the RNGs that change in the baseline run and differ at the same step of a resumed launch."""
-    for _, log, healthy in _pairs(baseline, attempts):
-        for name in ("python", "numpy", "torch"):
-            states = {save: known.get(name) for save, known in healthy.generators.items()}
-            elsewhere = any(
-                states.get(save, text[name]) != text[name] for save, text in log.generators.items() if name in text
-            )
-            if elsewhere and len(set(states.values())) > 1:
-                yield name
 
 
 # Whether a loader is earlier or later than the weights, in files that a script saves without CheckpointStore.
@@ -394,8 +496,8 @@ def signs_of_counts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
     resumed = {save[1] for attempt in attempts for log in attempt.ranks.values() for save in log.resumed}
     shifts = set(_shifts(baseline, attempts))
     by = min(shifts, key=abs, default=0)
-    if by and all(by * shift > 0 for shift in shifts) and by not in resumed:
-        yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
+    if all(by * shift > 0 for shift in shifts) and by not in resumed:
+        yield from _shifted(by)
 
 
 def _shifts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[int]:

@@ -120,6 +120,7 @@ _NEEDED = {
     "generators": _BOTH,
     "counter": _BOTH,
     "entry missing": _BOTH,
+    "entry added": _BOTH,
     "first part": _BOTH,
 }
 _SUMMARIES = {"first part", "weights alone", "tensors"}  # summaries, which are no evidence of a second cause

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import shlex
 from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
@@ -53,7 +54,7 @@ def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Co
         if name in left.files:
             known = {path: text for path, text in left.files[name].items() if path in parts}
             yield Compared(attempts[-1].number, (name, _END), known, [parts])
-        elif name not in left.damaged:
+        elif name not in {*left.damaged, *left.records}:
             yield Compared(attempts[-1].number, (name, _END), {}, [parts])
 
 
@@ -89,7 +90,9 @@ def same_files(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     names = {name for name, _ in found}
     parts = f"{len(found) - 1} more part{'s' * (len(found) > 2)}"  # noqa: PLR2004  # two differences are one more
     of = f" of {len(names)} files" if len(names) > 1 else ""
-    return found[0][1] + (f"; so do {parts}{of}" if len(found) > 1 else "")
+    ignored = " ".join(f"--ignore {shlex.quote(name)}" for name in sorted(names)[:_SHOWN])
+    also = f"; so do {parts}{of}" if len(found) > 1 else ""
+    return f"{found[0][1]}{also}; if it may differ: {ignored}"
 
 
 def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
@@ -98,7 +101,9 @@ def find_extra(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]
     if left is None or expected is None:
         return frozenset()
     return frozenset(
-        name for name in left.files if name not in expected.files and _without_numbers(name) not in expected.unlike
+        name
+        for name in left.files
+        if name not in {*expected.files, *expected.records} and _without_numbers(name) not in expected.unlike
     )
 
 
@@ -140,7 +145,8 @@ def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
     first, second = baseline.left, again.left
     if first is None or second is None:
         return []
-    alone = first.files.keys() ^ second.files.keys()
+    records = {*first.records, *second.records}
+    alone = (first.files.keys() ^ second.files.keys()) - records
     kept: dict[str, dict[str, str]] = {}
     notes = []
     for name in first.files.keys() & second.files.keys():
@@ -159,6 +165,7 @@ def drop_unlike_files(baseline: Attempt, again: Attempt) -> list[str]:
     baseline.left = first._replace(
         files={name: parts for name, parts in sorted(kept.items()) if parts},
         unlike=tuple({_without_numbers(name) for name in {*alone, *kept} if not kept.get(name)}),
+        records=tuple(sorted(records)),
     )
     return sorted(notes)
 
@@ -200,6 +207,8 @@ def note_files(
         patterns = " ".join(f"--ignore {glob}" for glob in ignore)
         what = f"{few(sorted(baseline.ignored))}" if baseline.ignored else "no file of the baseline run"
         notes.append(f"left out with {patterns}: {what}")
+    if baseline is not None and baseline.records:
+        notes.append(f"files that were opened to append only record, and are not compared: {few(baseline.records)}")
     if extra:
         notes.append(
             f"files that the baseline run does not have, and that are not compared, in "

@@ -19,6 +19,7 @@ from resumable.integrations.lightning import CheckedCheckpointIO, ResumableCallb
 parser = ArgumentParser()
 parser.add_argument("--into", type=Path, required=True)
 parser.add_argument("--load", action="store_true")
+parser.add_argument("--logs", type=Path)
 given = parser.parse_args()
 
 
@@ -42,7 +43,7 @@ data = TensorDataset(torch.arange(16.0)[:, None] / 16)
 folder = given.into if given.load else Path("checkpoints").absolute()
 best = ModelCheckpoint(given.into / "best", monitor="loss", save_top_k=1, every_n_train_steps=2, filename="{step}")
 trainer = Trainer(
-    default_root_dir=given.into,
+    default_root_dir=given.logs or given.into,
     accelerator="cpu",
     devices=1,
     max_epochs=2,
@@ -51,7 +52,7 @@ trainer = Trainer(
         best,
         ModelCheckpoint(folder, every_n_train_steps=3, save_last=True, filename="{step}"),
     ],
-    logger=CSVLogger(given.into, name="logs", version=0, flush_logs_every_n_steps=1),
+    logger=CSVLogger(given.logs or given.into, name="logs", version=0, flush_logs_every_n_steps=1),
     log_every_n_steps=1,
     plugins=[CheckedCheckpointIO()],
     enable_progress_bar=False,

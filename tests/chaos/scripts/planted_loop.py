@@ -30,6 +30,8 @@ for way in ("--torch", "--memory", "--thread"):
 given = parser.parse_args()
 bug: str = given.bug
 
+COUNTED = "with global_step" in bug  # as scripts without a step counter do
+PLAIN = "without scheduler" in bug
 SAMPLES, BATCH, EPOCHS, EVERY = 24, 4, 3, 2
 TOGETHER = 3 if bug == "saved amid gradients" else 1  # batches whose gradients are added up
 FILES = [f"{number:02}.txt" for number in range(SAMPLES)]
@@ -75,6 +77,8 @@ scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=3)
 store = resumable.CheckpointStore("checkpoints", keep=3)
 step, scores = 0, [0.0]
 parts: dict[str, Any] = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "scaler": scaler}
+if PLAIN:
+    del parts["scheduler"], parts["scaler"]
 if bug != "average not saved":
     parts["average"] = average
 early = loader.state_dict()
@@ -149,8 +153,10 @@ if (saved := load()) is not None:
     generators = resumable.rng.state_dict()
     kept = {name for name in ("torch", "numpy", "python") if bug == f"{name} not restored"}
     resumable.rng.load_state_dict({**saved["rng"], **{name: generators[name] for name in kept}})
-    step = 0 if bug in {"step not restored", "counts backwards"} else saved["step"]
-    scores = saved["scores"]
+    step = 0 if bug in {"step not restored", "counts backwards"} else saved.get("step", loader.global_step)
+    scores = saved.get("scores", scores)
+    if bug == "evaluates on a resume":
+        scores.append(float(average(torch.ones(1, 1)).detach()))
 
 
 def save() -> None:
@@ -158,37 +164,45 @@ def save() -> None:
     content = {name: part.state_dict() for name, part in parts.items()}
     content |= {"rng": resumable.rng.state_dict(), "step": step, "scores": scores}
     if bug != "loader not saved":
-        content["loader"] = early if bug == "one batch early" else loader.state_dict()
+        content["loader"] = early if bug.startswith("one batch early") else loader.state_dict()
+    if COUNTED:
+        del content["step"], content["scores"]
     if bug == "old copy":
         content["model"] = old
-    write(loader.global_step if bug == "step not restored" else step, content)
+    write(loader.global_step if bug == "step not restored" or COUNTED else step, content)
 
 
 def update() -> None:
     """Do a step of the optimizer, and all that follows it."""
     scaler.step(optimizer)
     scaler.update()
-    scheduler.step()
+    if not PLAIN:
+        if bug == "saved before the scheduler" and step % EVERY == 0:
+            save()
+        scheduler.step()
+    if bug == "saved before the average" and step % EVERY == 0:
+        save()
     with torch.no_grad():
         for one, other in zip(average.parameters(), model.parameters(), strict=True):
             one.lerp_(other, 0.1)
 
 
-def train(batch: torch.Tensor) -> None:
+def train(batch: torch.Tensor, index: int = 0) -> None:
     """Do a step, and save when it is time."""
     global early, old, step  # noqa: PLW0603  # as scripts do
-    noise = random.random() + np.random.rand()
+    noise = (random.random() + np.random.rand()) * (1 + index % 3)
     if step % TOGETHER == 0:
         optimizer.zero_grad()
     scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()
-    step += 1
+    step += bug != "counted after the save"
     if bug == "saved before the step" and step % EVERY == 0:
         save()
     old = deepcopy(model.state_dict())
     if step % TOGETHER == 0:
         update()
-    if bug != "saved before the step" and step % EVERY == 0:
+    if not bug.startswith(("saved before the", "one batch late, fetched")) and step % EVERY == 0:
         save()
+    step += bug == "counted after the save"
     early = loader.state_dict()
 
 
@@ -197,14 +211,35 @@ def evaluate() -> None:
     scores.append(float(average(torch.ones(1, 1)).detach()))
 
 
-for epoch in loader.epochs(EPOCHS):
-    if bug == "one batch late":
+while bug == "second loop" and loader.epoch < 2 * EPOCHS:
+    for batch in loader:
+        train(batch)
+    with torch.no_grad():
+        for batch in loader:
+            if step % EVERY == 0:
+                save()
+            step += 1
+            scores.append(float(model(batch).mean()))
+
+for epoch in loader.epochs(EPOCHS if bug != "second loop" else 0):
+    if bug.startswith("one batch late, fetched"):
+        iterator = iter(epoch)
+        batch = next(iterator, None)
+        while batch is not None:
+            train(batch)
+            batch = next(iterator, None)
+            if step % EVERY == 0:
+                save()
+    elif bug.startswith("one batch late"):
         iterator = iter(epoch)
         batch = next(iterator, None)
         while batch is not None:
             following = next(iterator, None)
             train(batch)
             batch = following
+    elif bug.startswith("enumerate"):
+        for index, batch in enumerate(epoch):
+            train(batch, index)
     else:
         for batch in epoch:
             train(batch)

@@ -1,0 +1,198 @@
+"""An epoch's end is a position like any other: sources that depend on their past are exact, rejected, or named.
+
+Each is saved after every step and at every epoch's end, and resumed in a fresh object. The rest of the run is compared.
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+import warnings
+from typing import TYPE_CHECKING, Any
+
+import pytest
+import torch
+from past_sources import DEPENDENT, LENGTH, OPENED, RIGHT, CountedOrder, Reshuffles, SeededOrder, SharedCount, Source
+from torch.utils.data import DataLoader, IterableDataset
+
+import resumable
+from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
+
+if TYPE_CHECKING:
+    from collections.abc import Callable, Iterator
+    from pathlib import Path
+
+EPOCHS = 3
+COMMON: dict[str, Any] = {"seed": 0, "identity": "source"}
+WAYS: dict[str, Callable[..., resumable.Loader]] = {
+    "iterable": lambda source, **options: resumable.wrap(source, batch_size=3, **COMMON, **options),
+    "stream": lambda source, **options: resumable.wrap(DataLoader(source, batch_size=3), **COMMON, **options),
+}
+
+
+def wrapped(source: Any, way: str, **options: Any) -> resumable.Loader:
+    if isinstance(source, DataLoader):
+        return resumable.wrap(source, seed=0, identity="source", **options)
+    if isinstance(source, Source) and way == "stream":
+        kind = type(source)
+        source.__class__ = type(kind.__name__, (kind, IterableDataset), {})
+    return WAYS[way if isinstance(source, Source) else "iterable"](source, **options)
+
+
+def read(loader: resumable.Loader, source: Any, states: dict[str, Any] | None = None) -> list[str]:
+    run: list[str] = []
+    for epoch in loader.epochs(EPOCHS):
+        if hasattr(source, "stage"):
+            source.stage = epoch.number
+        for batch in epoch:
+            run.append(f"{epoch.number} {batch}")
+            if states is not None:
+                states[f"after step {len(run)}"] = len(run), loader.state_dict()
+        if states is not None:
+            states[f"after epoch {epoch.number}"] = len(run), loader.state_dict()
+    return run
+
+
+def outcomes(make: Callable[[], Any], way: str, only: str = "", **options: Any) -> dict[str, str]:
+    """Resume from every state of a run, and return what happened: exact, rejected, warned or silently different."""
+    source = make()
+    states, found = dict[str, Any](), {}
+    run = read(wrapped(source, way, **options), source, states)
+    for when, (done, state) in states.items():
+        if only not in when:
+            continue
+        again = make()
+        loader = wrapped(again, way, **options)
+        with warnings.catch_warnings(record=True) as told:
+            warnings.simplefilter("always")
+            loader.load_state_dict(state)
+            try:
+                rest = read(loader, again)
+            except StateMismatchError:
+                found[when] = "rejected"
+                continue
+        exact = "exact" if rest == run[done:] else "different"
+        found[when] = f"{exact}, warned" if any(one.category is PromiseWarning for one in told) else exact
+    return found
+
+
+@pytest.fixture(autouse=True)
+def _close_files() -> Iterator[None]:
+    yield
+    while OPENED:
+        OPENED.pop().close()
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", DEPENDENT)
+def test_a_source_that_depends_on_its_past_is_never_silently_different(name: str, way: str) -> None:
+    found = outcomes(DEPENDENT[name], way)
+    assert "different" not in found.values(), found
+    ends = {found[f"after epoch {epoch}"] for epoch in range(EPOCHS - 1)}
+    assert all("warned" in end or end == "rejected" for end in ends), found
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", RIGHT)
+def test_a_right_program_is_exact_without_a_warning(name: str, way: str) -> None:
+    assert set(outcomes(RIGHT[name], way).values()) == {"exact"}
+
+
+@pytest.mark.parametrize("name", ["Staged", "Counter", "InPlace", "OwnNumpy", "Cache"])
+def test_saving_changes_nothing(name: str) -> None:
+    make = (DEPENDENT | RIGHT)[name]
+    for way in WAYS:
+        source, other = make(), make()
+        assert read(wrapped(source, way), source, {}) == read(wrapped(other, way), other)
+
+
+# ---------------------------------------------------------------------- replaying the run
+
+
+@pytest.mark.parametrize("way", WAYS)
+@pytest.mark.parametrize("name", sorted(DEPENDENT.keys() - {"Clock"}))
+def test_a_replay_of_the_run_is_exact(name: str, way: str) -> None:
+    assert set(outcomes(DEPENDENT[name], way, resume="replay_run").values()) == {"exact"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("source", [Reshuffles, SharedCount])
+@pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
+def test_a_reader_that_counts_its_passes_is_exact_by_a_replay_of_the_run(source: Any, options: dict[str, Any]) -> None:
+    found = outcomes(lambda: DataLoader(source(), batch_size=3, **options), "", only="epoch", resume="replay_run")
+    assert set(found.values()) == {"exact"}
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("keeps", [False, True])
+def test_workers_that_live_over_epochs_are_compared_in_the_same_workers(keeps: bool) -> None:
+    def make() -> Any:
+        return DataLoader(Reshuffles(), batch_size=3, num_workers=2, persistent_workers=keeps)
+
+    found = outcomes(make, "", only="epoch")
+    wanted = "rejected" if keeps else "exact"  # other workers start with the object of this process
+    assert found == {"after epoch 0": wanted, "after epoch 1": wanted, "after epoch 2": "exact"}
+
+
+def test_the_error_names_the_cause_and_what_works() -> None:
+    source = DEPENDENT["OwnRandom"]()
+    states: dict[str, Any] = {}
+    read(wrapped(source, "iterable"), source, states)
+    again = wrapped(DEPENDENT["OwnRandom"](), "iterable")
+    again.load_state_dict(states["after epoch 0"][1])
+    with pytest.raises(StateMismatchError, match=r"(?s)its own random generator generator.*resume=\"replay_run\""):
+        next(iter(again))
+
+
+def test_a_run_is_only_replayed_from_its_start() -> None:
+    source = DEPENDENT["InPlace"]()
+    loader, states = wrapped(source, "iterable", resume="replay_run"), dict[str, Any]()
+    read(loader, source, states)
+    loader.load_state_dict(states["after epoch 0"][1])
+    with pytest.raises(UnsupportedError, match="back to the start of epoch 1"):
+        next(iter(loader))
+    other = wrapped(DEPENDENT["InPlace"](), "iterable", resume="replay_run")
+    next(iter(other))
+    with pytest.raises(UnsupportedError, match="epoch 0 was left after 3 elements"):
+        other.end_epoch()
+
+
+# ---------------------------------------------------------------------- samplers
+
+
+@pytest.mark.parametrize("sampler", [CountedOrder, SeededOrder])
+def test_a_sampler_that_is_told_the_epoch_and_counts_is_exact(sampler: Any) -> None:
+    found = outcomes(lambda: DataLoader(torch.arange(LENGTH), batch_size=3, sampler=sampler()), "")
+    assert set(found.values()) == {"exact"}
+
+
+# ---------------------------------------------------------------------- another process
+
+
+@pytest.mark.slow
+def test_the_order_of_a_set_is_named_at_an_epochs_end_in_another_process(tmp_path: Path) -> None:
+    for seed, (mode, told) in enumerate([("save", ""), ("resume", "order of files or of a set")], start=1):
+        done = subprocess.run(  # our own script
+            [sys.executable, "-c", SET_ORDER, mode, str(tmp_path / "state")],
+            env={**os.environ, "PYTHONHASHSEED": str(seed)},
+            capture_output=True,
+            text=True,
+            check=True,
+        )
+        assert told in done.stderr
+
+
+SET_ORDER = """
+import json, pathlib, sys, resumable
+class Names:
+    def __init__(self): self.names = {f"name {number}" for number in range(50)}
+    def __iter__(self): return iter(self.names)
+loader, path = resumable.wrap(Names(), seed=0), pathlib.Path(sys.argv[2])
+if sys.argv[1] == "save":
+    for epoch in loader.epochs(1): list(epoch)
+    path.write_text(json.dumps(loader.state_dict()))
+else:
+    loader.load_state_dict(json.loads(path.read_text()))
+    next(iter(loader))
+"""
