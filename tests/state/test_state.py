@@ -57,7 +57,8 @@ def test_the_current_format_is_among_them() -> None:
 
 def test_every_state_has_the_same_keys() -> None:
     states = [case["state"] for version, cases in RELEASED.items() if version != "format1" for case in cases]
-    assert len({tuple(sorted(state)) for state in states}) == 1
+    for number in (2, 3):
+        assert len({tuple(sorted(state)) for state in states if state["format"] == number}) == 1
 
 
 def state_of(name: str, batches: int) -> dict[str, Any]:
