@@ -144,7 +144,7 @@ class DataFingerprint:
 
 
 class _Former:
-    """The stored values of samples by the index that they had before sources were added to a mixture."""
+    """The stored values of samples under the index that they had before sources were added to a mixture."""
 
     def __init__(self, stored: Any, sizes: Sequence[int], firsts: Sequence[int | None]) -> None:
         self._stored, self._sizes, self._firsts = stored, list(sizes), firsts

@@ -105,7 +105,7 @@ class ElementFetcher:
     def fingerprint_for(self, state: State) -> dict[str, Any]:
         """Return the fingerprint with the identity that the state uses for the stream."""
         kind = state.fingerprint["backend.kind"]
-        own = self.fingerprint() | ({"backend.kind": kind} if kind in self._kinds else {})
+        own = self.fingerprint() | ({"backend.kind": kind} if type(kind) is str and kind in self._kinds else {})
         return as_the_state_knows(own, None if self._streams is None else self._streams.alternate_identity, state)
 
     def replayed(self, snapshot: Any) -> int:

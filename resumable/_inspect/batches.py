@@ -215,7 +215,7 @@ def _notes(state: State) -> tuple[str, ...]:
 
 
 def sampler_of(state: State, source: Any = None) -> Sampler:
-    """Return the sampler of a state. What a state has only as a digest is taken from the source, if it is passed.
+    """Return the sampler of a state. A source, if passed, provides the values of which the state has only a digest.
 
     Raises:
         UnsupportedError: the state does not contain everything that the order depends on.

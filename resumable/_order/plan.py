@@ -250,14 +250,14 @@ class History(NamedTuple):
             UnsupportedError: the changes do not say where it was.
         """
         cursor, plan = self._nearest(epoch, step)
-        begin = plan.beginning(epoch, cursor)
-        total = plan.total(begin)
+        first = plan.beginning(epoch, cursor)
+        total = plan.total(first)
         if not 0 <= step <= total:
             raise ConfigurationError(
                 f"epoch {epoch} has {total} batches, so step {step} does not exist.\n"
                 f"Use a step from 0 to {total} ({total} is the end of the epoch)."
             )
-        return plan.ahead(begin, step - begin.step), plan
+        return plan.ahead(first, step - first.step), plan
 
     def total(self, epoch: int) -> int:
         """Count the global batches of an epoch.
@@ -281,16 +281,16 @@ class History(NamedTuple):
             )
         cursor, plan = Cursor(), self.first
         for number, position, following in self.changes:
-            begin = plan.beginning(number, cursor)
-            steps = -((begin.position - position) // plan.global_batch)
-            last = plan.total(begin) - begin.step  # an epoch that is over stays so
-            change = Cursor(number, position, begin.step + min(steps, last) if position else 0)
+            first = plan.beginning(number, cursor)
+            steps = -((first.position - position) // plan.global_batch)
+            last = plan.total(first) - first.step  # an epoch that is over stays so
+            change = Cursor(number, position, first.step + min(steps, last) if position else 0)
             if (epoch, step) < (number, change.step):
                 break
-            over = position >= plan.ahead(begin, last).position
-            if position and not over and (steps < 0 or plan.ahead(begin, steps).position != position):
+            over = position >= plan.ahead(first, last).position
+            if position and not over and (steps < 0 or plan.ahead(first, steps).position != position):
                 raise UnsupportedError(
-                    f"the batches from step {begin.step} of epoch {number} on are unknown: the global batch changed "
+                    f"the batches from step {first.step} of epoch {number} on are unknown: the global batch changed "
                     f"at position {position}, which is not the end of one of them.\nThe samples of a past step could "
                     "be wrong. The data changed with strict=False, or an earlier version wrote the state."
                 )

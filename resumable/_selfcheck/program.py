@@ -42,6 +42,7 @@ __all__ = ["check_program", "stop_at_first_batch"]
 
 _TICK = 0.05  # seconds after which new results are read
 _QUIET = 10.0  # seconds between messages while the first batch is awaited
+_GRACE = 5.0  # seconds from SIGTERM to SIGKILL
 _LEAST = 60.0  # seconds granted to a copy of the program regardless of the time left
 _FUNCTION = "Pass a function that makes the Loader instead: resumable check train.py:make_loader"
 
@@ -123,15 +124,17 @@ def check_program(words: Sequence[str], seconds: float, tell: Tell, say: Callabl
 
 @contextmanager
 def _started(asked: Asked, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program in a new process group; at the end, kill the group."""
+    """Start a program in a new process group, and end it. A launcher gets time to end its ranks."""
     options = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}  # standard output is the report's
     child = asked.start(folder, None, asked.seconds, env={}, **options)
     try:
         yield child
     finally:
-        with suppress(ProcessLookupError):
-            os.killpg(child.pid, signal.SIGKILL)
-        child.wait()
+        for number in (signal.SIGTERM, signal.SIGKILL):
+            with suppress(ProcessLookupError):
+                os.killpg(child.pid, number)
+            with suppress(subprocess.TimeoutExpired):
+                child.wait(_GRACE)
 
 
 def _found(child: subprocess.Popen[bytes], path: Path, say: Callable[[str], None]) -> Iterator[Any]:
@@ -178,6 +181,8 @@ def _stop(loader: Loader, folder: Path) -> None:
                 answer(folder, maker, asked.jobs, asked.seconds)
             else:
                 _check(maker, folder / "found", asked, said)
+    except FileNotFoundError:  # the check ended, for example because of a different rank
+        os._exit(1)
     except BaseException as error:  # noqa: BLE001  # the program must not catch it and train
         sys.stderr.write(f"{raised('checking the program', error)}\n")
         sys.stderr.flush()

@@ -8,7 +8,7 @@ import os
 import sys
 import textwrap
 from argparse import ArgumentParser, RawDescriptionHelpFormatter
-from itertools import zip_longest
+from itertools import pairwise, zip_longest
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -143,9 +143,13 @@ def _fold(line: str, width: int) -> str:
 
 
 def as_error(message: str) -> str:
-    """Return a message as printed: `error:` before its first line, and `hint:` before its last."""
-    first, *others = message.rstrip().split("\n")
-    last = [others.pop()] if others and others[-1][:1] != " " else []
+    """Return a message as printed: `error:` before its first line, and `hint:` before its last.
+
+    The last line is not a hint if it is indented, or belongs to the output of a program, which follows a colon.
+    """
+    first, *others = lines = message.rstrip().split("\n")
+    quotes = any(line.endswith(":") and after[:1] != " " for line, after in pairwise(lines))
+    last = [others.pop()] if others and others[-1][:1] != " " and not quotes else []
     lines = [_labeled("error", first), *(wrapped(line, spared=True) for line in others)]
     return "\n".join([*lines, *(_labeled("hint", line) for line in last)])
 

@@ -31,7 +31,7 @@ _LARGEST_WINDOW = 1 << 20
 _MOST_PERMUTATIONS = 256
 _LONGEST_TEXT = 2048  # characters of sources and weights in a state, so that an error can name those that changed
 _ENDLESS_TEXT = 1 << 62
-_APPENDED = 17  # phases; more than a run adds at once
+_APPENDED = 17  # phases; more than a run adds in one change
 
 
 class Mixture:
@@ -350,7 +350,7 @@ class OwnOrders:
 
     @property
     def blocks(self) -> dict[str, Blocks]:
-        """The orders in blocks, by the name of the source."""
+        """The orders in blocks, each under the name of its source."""
         return dict(zip(self._names, self._blocks.values(), strict=True))
 
     def samples(self, source: int, first: int, count: int) -> IntArray:

@@ -312,7 +312,7 @@ def test_what_is_no_state_is_refused(values: Any) -> None:
         ({"cursor": {"epoch": 0, "position": 4, "step": 4, "file": 1}}, "its cursor has file"),
     ],
 )
-def test_a_state_of_a_newer_version_is_refused(change: dict[str, Any], told: str) -> None:
+def test_a_state_of_a_newer_version_is_rejected(change: dict[str, Any], told: str) -> None:
     with pytest.raises(StateFormatError, match=f"a newer version of resumable wrote the state: .*{told}"):
         make().load_state_dict({**saved(make()), **change})
 

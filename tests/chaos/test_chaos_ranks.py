@@ -134,6 +134,7 @@ TORCH = """
 import pathlib, resumable, torch, torch.distributed as dist
 dist.init_process_group("gloo")
 loader = resumable.wrap(list(range(16)), batch_size=2, seed=0)
+pathlib.Path("out").mkdir(exist_ok=True)
 store = resumable.CheckpointStore("out/store")
 weight = torch.zeros(1)
 if (last := store.latest()) is not None:

@@ -40,7 +40,7 @@ class Machine:
         self.temporary.mkdir()
         Mirror(self.project, self.project / "runs").build(self.work)
         plan = {"attempt": 0, "directory": str(self.ledger), "case": str(self.case), "faults": []}
-        plan |= {"project": str(self.project), "words": ["python", "train.py", "--out", str(self.outside / "given")]}
+        plan |= {"project": str(self.project), "words": ["python", "train.py", "--out", str(self.outside / "out")]}
         (self.ledger / "plan.json").write_text(json.dumps(plan))
 
     def environment(self, **variables: str) -> dict[str, str]:
@@ -118,7 +118,7 @@ def test_a_program_finds_its_files(machine: Machine) -> None:
         "pkg True",
     ]
     assert machine.state() == before
-    assert machine.events("refused") == set()
+    assert machine.events("stopped") == set()
 
 
 # Each program changes files of the case alone, and prints what is there then.
@@ -153,12 +153,12 @@ print(len(os.listdir('many')), open('many/0007').read(), open('many/0008').read(
         "1.0",
     ),
     "a hard link": ("os.link('data/large', 'hard'); open('hard', 'w').write('n'); print(open('hard').read())", "n"),
-    "by a descriptor": (
+    "in an open folder": (
         """d = os.open('data', os.O_RDONLY); os.close(os.open('n', os.O_WRONLY | os.O_CREAT, dir_fd=d))
 print('n' in os.listdir('data'))""",
         "True",
     ),
-    "beside it": ("open('../outside/new', 'w').write('n'); print(sorted(os.listdir('../outside')))", "['a', 'new']"),
+    "next to it": ("open('../outside/new', 'w').write('n'); print(sorted(os.listdir('../outside')))", "['a', 'new']"),
     "sqlite": (
         """import sqlite3; c = sqlite3.connect('linked/base'); c.execute('create table t (x)'); c.close()
 print(sorted(os.listdir('linked')))""",
@@ -184,7 +184,7 @@ def test_a_program_changes_only_its_case(name: str, machine: Machine) -> None:
     before = machine.state()
     assert machine.run("-c", f"import os\n{code}").strip() == printed
     assert machine.state() == before
-    assert machine.events("refused") == set()
+    assert machine.events("stopped") == set()
 
 
 # Each program would change a file outside of its case.
@@ -198,7 +198,7 @@ OUTSIDE = {
     "os.open": "os.open('OUTSIDE/a/a', os.O_WRONLY)",
     "os.open below a descriptor": "os.open('a', os.O_WRONLY, dir_fd=os.open('OUTSIDE/a', os.O_RDONLY))",
     "posix": "import posix; posix.unlink('OUTSIDE/a/a')",
-    "below a descriptor": "os.unlink('a', dir_fd=os.open('OUTSIDE/a', os.O_RDONLY))",
+    "in a descriptor": "os.unlink('a', dir_fd=os.open('OUTSIDE/a', os.O_RDONLY))",
     "a rename away": "os.rename('OUTSIDE/a/a', 'inside')",
     "a rename to it": "open('t', 'w').write('BAD'); os.replace('t', 'OUTSIDE/a/a')",
     "a tree": "import shutil; shutil.rmtree('OUTSIDE/a')",
@@ -209,16 +209,16 @@ OUTSIDE = {
     "through a link": "os.symlink('OUTSIDE/none', 'l'); open('l', 'w')",
     "truncate": "os.truncate('OUTSIDE/a/a', 0)",
     "rights": "os.chmod('OUTSIDE/a/a', 0)",
-    "rights by a descriptor": "f = open('OUTSIDE/a/a'); os.fchmod(f.fileno(), 0o600)",
+    "rights of a descriptor": "f = open('OUTSIDE/a/a'); os.fchmod(f.fileno(), 0o600)",
     "times": "os.utime('OUTSIDE/a/a')",
-    "times by a descriptor": "f = open('OUTSIDE/a/a'); os.utime(f.fileno(), (1, 1))",
+    "times of a descriptor": "f = open('OUTSIDE/a/a'); os.utime(f.fileno(), (1, 1))",
     "a descriptor's name": "f = open('OUTSIDE/a/a'); open(f'/proc/self/fd/{f.fileno()}', 'w')",
     "an opener": "import posix; open('OUTSIDE/a/a', 'w', opener=lambda path, flags: posix.open(path, flags))",
     "a pipe": "os.mkfifo('OUTSIDE/pipe')",
     "sqlite": "import sqlite3; sqlite3.connect('OUTSIDE/base')",
     "another folder": "os.chdir('OUTSIDE'); open('a/a', 'w')",
     "a child": "import subprocess as s, sys; os._exit(s.call([sys.executable, '-c', 'open(\"OUTSIDE/a/a\", \"w\")']))",
-    "an exception caught": "try: open('OUTSIDE/a/a', 'w')\nexcept BaseException: pass\nopen('went on', 'w')",
+    "an exception caught": "try: open('OUTSIDE/a/a', 'w')\nexcept BaseException: pass\nopen('continued', 'w')",
 }
 
 
@@ -238,16 +238,16 @@ def test_a_write_outside_ends_the_process(machine: Machine) -> None:
     printed = machine.run("-c", FORKS, json.dumps(OUTSIDE))
     ended = [line.split(maxsplit=2)[1:] for line in printed.splitlines() if line.startswith("status ")]
     assert ended == [[str(REFUSED), name] for name in OUTSIDE]
-    assert all("the command would have written to " in why for why in machine.events("refused"))
+    assert all("the command would have written to " in why for why in machine.events("stopped"))
     assert machine.state() == before
-    assert not (machine.work / "went on").exists()
+    assert not (machine.work / "continued").exists()
 
 
-def test_what_is_refused_names_what_helps(machine: Machine) -> None:
+def test_the_error_contains_the_fix(machine: Machine) -> None:
     machine.work.joinpath("train.py").write_text("import sys\n\nopen(sys.argv[1], 'w')\n")
-    told = machine.run("train.py", "OUTSIDE/given/last.pt", status=REFUSED)
-    assert f"written to {machine.outside}/given/last.pt, which is outside its case (train.py, line 3)." in told
-    assert f"Replace {machine.outside}/given in the command with a relative path, which leads into the case" in told
+    told = machine.run("train.py", "OUTSIDE/out/last.pt", status=REFUSED)
+    assert f"written to {machine.outside}/out/last.pt, which is outside its case (train.py, line 3)." in told
+    assert f"Replace {machine.outside}/out in the command with a relative path, which leads into the case" in told
     told = machine.run("train.py", "PROJECT/out/last.pt", status=REFUSED)
     assert "Use the relative path out/last.pt, which leads into the case, or pass the folder as an option" in told
     told = machine.run("-c", "import numpy as np; np.memmap('big')", status=1)
@@ -258,9 +258,9 @@ def test_what_is_refused_names_what_helps(machine: Machine) -> None:
 
 
 def test_hidden_folders_at_home_are_not_changed(machine: Machine) -> None:
-    """Libraries go on without them."""
-    code = "try: os.makedirs('OUTSIDE/.config/lib')\nexcept PermissionError: print('went on')"
-    assert machine.run("-c", f"import os\n{code}", HOME=str(machine.outside)) == "went on\n"
+    """Libraries continue without them."""
+    code = "try: os.makedirs('OUTSIDE/.config/lib')\nexcept PermissionError: print('continued')"
+    assert machine.run("-c", f"import os\n{code}", HOME=str(machine.outside)) == "continued\n"
     assert not (machine.outside / ".config").exists()
 
 
@@ -273,13 +273,13 @@ def test_checkpoints_of_an_earlier_run_are_left_out(tmp_path: Path) -> None:
         torch.save(state["model"] if "best" in name else state, project / name)
     torch.save(state["model"], project / "weights.pt")
     resumable.CheckpointStore(project / "runs" / "store").save(3, state)
-    for name in ("out/log.txt", "out/figures/a.png", "pkg/train.py", ".git/HEAD", "venv/pyvenv.cfg", "venv/bin/python"):
+    for name in ("out/log.txt", "out/plots/a.png", "pkg/train.py", ".git/HEAD", "venv/pyvenv.cfg", "venv/bin/python"):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("x")
     mirror = Mirror(project, project / "runs" / "chaos")
     mirror.build(tmp_path / "work")
     found = {str(path.relative_to(tmp_path / "work")) for path in (tmp_path / "work").rglob("*") if path.is_file()}
-    assert {name for name in found if "store" not in name} == {"weights.pt", "out/figures/a.png", "pkg/train.py"}
+    assert {name for name in found if "store" not in name} == {"weights.pt", "out/plots/a.png", "pkg/train.py"}
     assert not list((tmp_path / "work").rglob("step-*"))
     assert (tmp_path / "work" / "out").is_dir()
     assert not (tmp_path / "work" / "hf" / "checkpoint-500").exists()
@@ -358,19 +358,19 @@ def test_writers_that_announce_nothing_are_guarded(name: str, machine: Machine) 
         "fs = fsspec.implementations.dirfs.DirFileSystem('http://localhost', fs=fsspec.filesystem('http')); fs.rm('x')",
     ],
 )
-def test_writing_to_file_systems_elsewhere_is_refused(code: str, machine: Machine) -> None:
+def test_writing_to_filesystems_elsewhere_is_rejected(code: str, machine: Machine) -> None:
     import_module("aiohttp")
     printed = machine.run("-c", f"import fsspec, fsspec.implementations.dirfs\n{code}", status=REFUSED)
     assert "which is remote." in printed
 
 
-def test_memory_is_no_file_system_elsewhere(machine: Machine) -> None:
+def test_memory_is_local(machine: Machine) -> None:
     machine.run("-c", "import fsspec; fsspec.filesystem('memory').pipe_file('/x', b'x')")
 
 
 @pytest.mark.slow
 def test_a_kill_leaves_the_old_file_or_the_new_one(machine: Machine) -> None:
-    """Whenever it hits, links are replaced at once."""
+    """Whenever it hits, links are replaced atomically."""
     before, draw = machine.state(), random.Random(0)
     code = """
 import os

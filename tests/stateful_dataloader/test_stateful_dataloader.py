@@ -5,6 +5,7 @@ from __future__ import annotations
 import copy
 import logging
 import pickle
+import subprocess
 import sys
 import threading
 import types
@@ -621,6 +622,24 @@ def test_install_after_a_framework_is_rejected(monkeypatch: pytest.MonkeyPatch) 
     monkeypatch.setitem(sys.modules, "framework", framework)
     with pytest.raises(ConfigurationError, match="imported before install.* by framework"):
         install()
+
+
+@pytest.mark.slow
+def test_the_command_line_checks_it(tmp_path: Path) -> None:
+    """`resumable check` stops and resumes it at several points, and in a fresh process."""
+    script = tmp_path / "script.py"
+    script.write_text(
+        "import torch\n"
+        "from torch.utils.data import TensorDataset\n"
+        "from resumable.torch import StatefulDataLoader\n"
+        "def make():\n"
+        "    seeded = torch.Generator().manual_seed(3)\n"
+        "    return StatefulDataLoader(TensorDataset(torch.arange(20)), 4, shuffle=True, generator=seeded)\n",
+        encoding="utf-8",
+    )
+    command = [sys.executable, "-m", "resumable", "check", "--seconds", "5", f"{script}:make"]
+    child = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert child.returncode == 0, child.stdout + child.stderr
 
 
 @pytest.mark.slow

@@ -35,7 +35,7 @@ read       path                                       a file outside the case th
 appended   path                                       a file that was opened to append
 in place   path, over                                 a file was written under its final name, or over an older one
 read in place path                                    a file that an earlier launch wrote in place was read
-refused    why                                        the process ended itself
+stopped    why                                        the process ended itself
 """
 
 from __future__ import annotations

@@ -68,7 +68,7 @@ class RankLog:
         parts: of each checkpoint of a store, by its name and step; one entry for each time that it was saved.
         generators: digests of the global RNGs when a checkpoint was saved, by store and step.
         held: positions of the loaders in the latest save of each checkpoint, by store and step.
-        drawn: digests of the global RNGs when a batch was delivered, by loader and position.
+        drawn: digests of the global RNGs at the delivery of each batch, for its loader and position.
         loops: line of the program's loop to which a batch was delivered, and whether it counts with `enumerate`.
         updates: first steps of optimizers after a checkpoint was saved or restored.
         restored: root and step of each checkpoint that a store returned.
@@ -424,7 +424,7 @@ def _read_attempt(attempt: Attempt, ledgers: list[_Ledger]) -> Attempt:
 
 def _add_files(attempt: Attempt, path: Path) -> None:
     for event in read_events(path)[0]:
-        if event["kind"] == "refused":
+        if event["kind"] == "stopped":
             attempt.refused = attempt.refused or event["why"]
         elif event["kind"] == "in place":
             known = attempt.in_place.get(event["path"], InPlace(event["time"]))

@@ -191,8 +191,8 @@ CAUSES = (
     ),
     _cause(
         "saved in the wrong order",
-        "behind",
-        "{behind}, although it was restored: it probably changes after the save; save last in each step",
+        "continued",
+        "{continued}, although it was restored: it probably changes after the save; save last in each step",
     ),
     _cause(
         "in no checkpoint",
@@ -253,7 +253,7 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # generators of a rank the same on other ranks than rank 0 alone
 # counter              an integer outside all of these differs, and did not continue from the checkpoint's value
 # count apart          the same, but the optimizer's first steps after the resume are at the right position
-# behind               a counter of a scheduler or an integer differs, but continued from the checkpoint's value
+# continued            a counter of a scheduler or an integer differs, but continued from the checkpoint's value
 # other loop           the first batch after a resume went to another loop of the program than in the baseline run
 # index                the program loops over it by `enumerate`, and a launch resumed within an epoch
 # weights alone        no tensor in any checkpoint differs, but the final weights do, or those in a file at the end
@@ -445,7 +445,7 @@ def _signs_of_part(path: str, one: Compared, paths: set[str], restored: Mapping[
     role = next((role for role in ("scheduler", "scaler") if first_of({path}, prefixes(paths, role))), "")
     is_counter = path in counters_of(paths, {path: found}) and bool(expected)
     if (is_counter or role == "scheduler") and _continued(found, restored.get(path, "")):
-        yield "behind", f"{path} is {found}, but {expected} in the baseline run"
+        yield "continued", f"{path} is {found}, but {expected} in the baseline run"
     elif role or is_counter:
         yield role or "counter", path
     if found and (by := _length(found) - _length(expected)):

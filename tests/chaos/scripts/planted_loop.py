@@ -211,6 +211,7 @@ def evaluate() -> None:
     scores.append(float(average(torch.ones(1, 1)).detach()))
 
 
+batch: Any
 while bug == "second loop" and loader.epoch < 2 * EPOCHS:
     for batch in loader:
         train(batch)

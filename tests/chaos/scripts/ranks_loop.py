@@ -66,7 +66,7 @@ if USES_TORCH:
 
     distributed.init_process_group("gloo")
 PEERS = [] if USES_TORCH else connect()
-DRAWS = bool({"--one-generator", "--own-generators"} & OPTIONS)  # each rank draws numbers of its own
+DRAWS = bool({"--one-generator", "--own-generators"} & OPTIONS)  # on each rank
 np.random.seed(WORLD.rank)
 batch_size = GLOBAL_BATCH // WORLD.size
 loader = resumable.wrap(np.arange(SAMPLES), batch_size=batch_size, shuffle=True, seed=1, world=WORLD)
@@ -80,19 +80,19 @@ for path in saved:
     loader.load_state_dict(state["loader"])
     weights = 0.0 if "--lose-weights" in OPTIONS else state["weights"]
     if DRAWS:
-        kind, key, *rest = state["drawn"][WORLD.rank if "--own-generators" in OPTIONS else 0]
+        kind, key, *rest = state["generator"][WORLD.rank if "--own-generators" in OPTIONS else 0]
         np.random.set_state((kind, np.array(key, dtype=np.uint32), *rest))
 
 
-def drawn() -> list[Any]:
+def generator() -> list[Any]:
     """Return the state of this rank's generator."""
-    kind, key, *rest = np.random.get_state()
-    return [kind, key.tolist(), *rest]
+    state: Any = np.random.get_state()
+    return [state[0], state[1].tolist(), *state[2:]]
 
 
 def save() -> None:
     """Write a checkpoint, which has its name when it is whole."""
-    content = {"loader": loader.state_dict(), "weights": weights, "drawn": states}
+    content = {"loader": loader.state_dict(), "weights": weights, "generator": states}
     name = Path(f"{own}{loader.global_step:03}")
     name.with_suffix(".tmp").write_text(json.dumps(content))
     name.with_suffix(".tmp").replace(name.with_suffix(".json"))
@@ -106,7 +106,7 @@ for epoch in loader.epochs(2):
             time.sleep(3600)  # it lives on without its agent
         weights = 0.9 * weights + 0.1 * sum(order, 0.0) / (WORLD.size if "--resized" in OPTIONS else 1)
         if loader.global_step % 2 == 0:
-            states = share(drawn()) if DRAWS else []
+            states = share(generator()) if DRAWS else []
             for rank in range(WORLD.size if "--own-newest" in OPTIONS else 1):
                 if rank == WORLD.rank:
                     save()

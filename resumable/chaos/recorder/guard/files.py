@@ -45,7 +45,7 @@ class Guard:
         installed: whether the hook is installed.
         case: real path of the case's directory.
         work: its mirror, in which the command runs.
-        ledger: directory of the files that record what was refused, read and written in place.
+        ledger: directory of the records of rejected writes, and of files read or written in place.
         saves: handles files that are saved, loaded and renamed; None if nothing is recorded.
         recent: the last file outside the case that was opened for reading; it may be the checkpoint.
         local: state of this thread.
@@ -191,7 +191,7 @@ class Guard:
 
     def refuse(self, why: str) -> NoReturn:
         """End this process, and report the reason to the chaos run."""
-        self._write(kind="refused", why=why)
+        self._write(kind="stopped", why=why)
         with suppress(Exception):
             sys.stderr.write(f"resumable chaos: {why}\n")
             sys.stdout.flush()
