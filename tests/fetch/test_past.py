@@ -33,7 +33,8 @@ WAYS: dict[str, Callable[..., resumable.Loader]] = {
 
 def wrapped(source: Any, way: str, **options: Any) -> resumable.Loader:
     if isinstance(source, DataLoader):
-        return resumable.wrap(source, **COMMON, **{"resume": "replay", **options})
+        accepted = {} if type(source) is DataLoader else {"resume": "replay"}  # of a subclass, `wrap` warns
+        return resumable.wrap(source, **COMMON, **{**accepted, **options})
     if isinstance(source, Source) and way == "stream":
         kind = type(source)
         source.__class__ = type(kind.__name__, (kind, IterableDataset), {})
