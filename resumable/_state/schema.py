@@ -506,6 +506,7 @@ def _canary(digest: Any) -> Canary | None:
 def _past(values: Any) -> dict[str, Any] | None:
     if values is None:
         return None
+    check_fields(values, ("epoch", "before", "values", "ended"), "its past")
     before = [[_count("past.before", place, 0), str(digest)] for place, digest in values["before"]]
     ended = {str(path): [str(text) for text in note] for path, note in values["ended"].items()}
     if not all(len(note) == _NOTE for note in ended.values()):

@@ -162,6 +162,11 @@ NEWER: dict[str, tuple[str, Any, str]] = {
     "a field of the cursor": ("list", lambda s: s["cursor"].update(file=3), "its cursor has file"),
     "a field of the randomness": ("list", lambda s: s["randomness"].update(rounds=9), "its randomness has rounds"),
     "a field of the source's state": ("reader", lambda s: s["source_state"].update(ahead=2), "source_state has ahead"),
+    "a field of the past": (
+        "function",
+        lambda s: s.update(past={"epoch": 1, "before": [], "values": "", "ended": {}, "next": 1}),
+        "its past has next",
+    ),
     "a field of an earlier epoch": (
         "reader",
         lambda s: s.update(
