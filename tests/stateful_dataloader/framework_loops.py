@@ -173,6 +173,8 @@ def veomni(checkpoint: Checkpoint | None, stop: int, settings: Settings) -> Outc
             step += 1
             seen.append(read[0])
             if step == stop:
+                while isinstance(ready.get(), tuple):
+                    pass  # a thread that read on would use the global RNG together with the resumed run
                 return seen, {"step": step, "data": through_a_file(read[1])}
         thread.join()
     return seen, None
