@@ -65,7 +65,7 @@ def test_json_is_one_document_and_what_the_functions_return(
 def test_diff_and_its_statuses(tmp_path: Path, content: dict[str, Any], capsys: pytest.CaptureFixture[str]) -> None:
     a, b = str(of_store(tmp_path, content)), str(of_torch(tmp_path, trained(10)))
     assert main(["diff", a, a]) == 0
-    assert "Equal: all 49 parts (model 2, optimizer 20, data 27)" in capsys.readouterr().out
+    assert "Equal: all 50 parts (model 2, optimizer 20, data 28)" in capsys.readouterr().out
     assert main(["diff", a, b]) == 1
     printed = capsys.readouterr().out
     assert "optimizer.state.0.exp_avg" in printed, "no name is folded"
