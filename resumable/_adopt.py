@@ -125,7 +125,7 @@ def _locate(place: ForeignPosition, source: DataLoader[Any], order: Sampler, loa
         if place.state is not None and bool(place.workers) != bool(source.num_workers):
             raise StateMismatchError(
                 f"the job had {place.workers} worker processes, but this loader has {source.num_workers}.\n"
-                "With workers, torchdata draws from the sampler's generator more often, so later epochs would be in a "
+                "With workers, torchdata uses the sampler's generator more often, so later epochs would be in a "
                 "different order. Nothing was adopted. Create the loader with as many workers as the job."
             )
         if place.generator is not None:

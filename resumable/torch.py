@@ -133,7 +133,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         _check(after_last, order)
         drawn = None
         if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-            draws: Any = generator  # a seed that nobody gave is drawn here, and saved
+            draws: Any = generator  # without a generator, the seed is random, and saved
             if generator is None and (seed is None or order == "torchdata"):
                 drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item()) if seed is None else None
                 draws = torch.Generator().manual_seed(seed if drawn is None else drawn)  # type: ignore[arg-type]  # one of them is there
@@ -348,7 +348,7 @@ class StatefulDataLoader(DataLoader[T_co]):
             self.loader.end_epoch()  # Accelerate reads one batch ahead, and marks the end of the epoch itself
 
     def _draw_from(self, seed: int | None) -> None:
-        """Shuffle by the seed of a state, if each process draws its own."""
+        """Shuffle with the seed of a state, if the seed of this process is random."""
         if seed is not None and self._drawn is not None and seed != self._drawn:
             self._drawn = seed
             self.sampler.generator.manual_seed(seed)  # type: ignore[attr-defined]  # the sampler made in __init__

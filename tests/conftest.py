@@ -166,7 +166,7 @@ def _sample_grids(items: list[pytest.Item]) -> None:
 
 
 def _longest_first(items: list[pytest.Item]) -> None:
-    """Order the scopes that xdist gives to its processes, so that none is left with a long one at the end."""
+    """Order the scopes for xdist's processes, the longest first, so none is left with one at the end."""
     seconds: Counter[str] = Counter()
     for item in items:
         seconds[_scope(item)] += _SLOW if item.get_closest_marker("slow") else 1

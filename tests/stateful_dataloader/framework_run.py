@@ -28,7 +28,7 @@ SAMPLES, BATCH, EPOCHS = 20, 4, 3
 
 @dataclass(frozen=True, kw_only=True)
 class Run:
-    """What is run.
+    """A run.
 
     Args:
         folder: of the checkpoint and the log.
@@ -68,7 +68,7 @@ class Net(nn.Module):
 
 
 class Progress:
-    """Writes down each step, and dies where it is told to."""
+    """Writes down each step, and kills the process at the requested step."""
 
     def __init__(self, run: Run) -> None:
         self._log, self._die_at, self._done = Log(Path(run.folder, "log-0")), run.die_at, 0

@@ -260,7 +260,7 @@ def test_a_used_loader_goes_to_the_position_of_a_state() -> None:
     assert epoch_of(loader) == epochs[0][3:]
 
 
-def test_an_unused_loop_goes_on_only_at_its_position() -> None:
+def test_an_unused_loop_continues_only_at_its_position() -> None:
     """SkyRL makes its iterator before it loads; the last state that it loads has the iterator's position."""
     epochs, states = states_of("shuffled")
     for loaded in ([], states[2:3]):
@@ -389,7 +389,7 @@ def test_a_bad_option_is_rejected(option: dict[str, Any]) -> None:
 
 
 @pytest.mark.parametrize("other", [{"sampler": range(3)}, {"batch_sampler": [[0], [1]]}])
-def test_shuffle_beside_a_sampler_is_rejected(other: dict[str, Any]) -> None:
+def test_shuffle_with_a_sampler_is_rejected(other: dict[str, Any]) -> None:
     """As PyTorch does; the sampler must not be ignored."""
     for kind in (DataLoader, StatefulDataLoader):
         with pytest.raises(ValueError, match="mutually exclusive with"):
@@ -544,7 +544,7 @@ def test_a_state_of_torchdata_that_would_not_be_exact_is_rejected(
         iter(ours)
 
 
-def test_a_state_of_torchdata_with_another_seed_is_rejected() -> None:
+def test_a_state_of_torchdata_with_a_different_seed_is_rejected() -> None:
     def make(kind: Any, seed: int, **own: Any) -> Any:
         return kind(Noisy(), 3, shuffle=True, generator=seeded(seed), **own)
 
