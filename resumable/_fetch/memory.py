@@ -25,6 +25,7 @@ import numpy as np
 from resumable._content import Canary, digest_of
 from resumable._content.elements import spread
 from resumable._introspection import (
+    ask,
     attributes_of,
     has,
     is_exactly,
@@ -66,10 +67,12 @@ class Memory(NamedTuple):
     Args:
         notes: of each thing, by its path.
         copies: whether a copy of the object would be small and have no side effects.
+        shared: whether it has memory that processes share, which a copy would not separate.
     """
 
     notes: dict[str, Note]
     copies: bool
+    shared: bool
 
     def values(self) -> str:
         """Return a digest of everything but generators and iterators."""
@@ -83,7 +86,7 @@ def memory_of(root: Any) -> Memory:
     """Return what an object, a function or a partial remembers."""
     search = _Search()
     survive(None, partial(search.run, root), None)
-    return Memory(search.notes, search.copies)
+    return Memory(search.notes, search.copies and not search.shared, search.shared)
 
 
 def copied(thing: Any) -> Any:
@@ -96,7 +99,7 @@ def copied(thing: Any) -> Any:
 class _Search:
     def __init__(self) -> None:
         self.notes = dict[str, Note]()
-        self.copies = True
+        self.copies, self.shared = True, False
         self._bytes = 0
         self._seen = dict[int, Any]()
         self._waiting = deque[tuple[str, Any, int]]()
@@ -132,6 +135,7 @@ class _Search:
             self._dict(path, thing, depth)
         elif (size := _bytes_of(thing)) is not None:
             self._bytes += size
+            self.shared |= not issubclass(kind, np.ndarray) and thing.is_shared() and thing.device.type == "cpu"
             self.copies &= self._bytes <= _MOST_BYTES
             self._array(path, thing)
         elif issubclass(kind, (types.FunctionType, types.MethodType, partial)):
@@ -197,6 +201,10 @@ class _Search:
             if package_of(kind) in _LIBRARIES:
                 return
         if package_of(kind) in {"threading", "_thread", "logging"}:
+            return
+        if package_of(kind) == "multiprocessing" and has(kind, "value"):
+            self.shared = True
+            self._add(f"{path}.value", ask(thing, "value"), depth)
             return
         for name, value in attributes_of(thing).items():
             self._add(f"{path}.{name}", value, depth)

@@ -17,7 +17,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import shards_of
 from resumable._fetch.frameworks import Inside
-from resumable._fetch.memory import copied
+from resumable._fetch.memory import copied, memory_of
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import has, length_or_none, qualname_of
@@ -145,8 +145,8 @@ class TorchStreamBackend:
 
     @property
     def lives(self) -> bool:
-        """Whether the dataset lives over epochs, in this process or in its workers."""
-        return self._keeps
+        """Whether the dataset lives over epochs: in this process, in its workers, or in memory that they share."""
+        return self._keeps or memory_of(self._loader.dataset).shared
 
     @property
     def remembering(self) -> Any:
