@@ -253,6 +253,61 @@ class SeededOrder(CountedOrder):
         yield from random.Random(self.epoch).sample(range(LENGTH), LENGTH)
 
 
+class StageOnly(CountedOrder):
+    """Has a state without a position; drawing again is right."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from random.Random(self.epoch).sample(range(LENGTH), LENGTH)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch = state["epoch"]
+
+
+class PositionOnly(Sampler[int]):
+    """Has a state with a position, and without the generator that all epochs share."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(3)
+        self.at = self.start = 0
+        self.before = self.generator.getstate()
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.start = self.start, 0
+        self.order = self.generator.sample(range(LENGTH), LENGTH)
+        while self.at < LENGTH:
+            self.at += 1
+            yield self.order[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = state["at"] % LENGTH
+
+
+class Complete(PositionOnly):
+    """Has all of it in its state."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.before = self.generator.getstate() if self.start == 0 else self.before
+        self.generator.setstate(self.before)
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "before": self.before, "now": self.generator.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.before = state["before"]
+        self.generator.setstate(state["now"])
+
+
 DEPENDENT: dict[str, Callable[[], Any]] = {
     one.__name__: one
     for one in (

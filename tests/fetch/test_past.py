@@ -13,7 +13,20 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
-from past_sources import DEPENDENT, LENGTH, OPENED, RIGHT, CountedOrder, Reshuffles, SeededOrder, SharedCount, Source
+from past_sources import (
+    DEPENDENT,
+    LENGTH,
+    OPENED,
+    RIGHT,
+    Complete,
+    CountedOrder,
+    PositionOnly,
+    Reshuffles,
+    SeededOrder,
+    SharedCount,
+    Source,
+    StageOnly,
+)
 from torch.utils.data import DataLoader, IterableDataset
 
 import resumable
@@ -166,6 +179,15 @@ def test_a_run_is_only_replayed_from_its_start() -> None:
 def test_a_sampler_that_is_told_the_epoch_and_counts_is_exact(sampler: Any) -> None:
     found = outcomes(lambda: DataLoader(torch.arange(LENGTH), batch_size=3, sampler=sampler()), "")
     assert set(found.values()) == {"exact"}
+
+
+def test_a_state_of_a_sampler_is_verified_by_what_follows() -> None:
+    for sampler in (StageOnly, Complete, PositionOnly):  # drawing again is right for the first and the last
+
+        def make(sampler: Any = sampler) -> Any:
+            return DataLoader(torch.arange(LENGTH), batch_size=2, sampler=sampler())
+
+        assert set(outcomes(make, "").values()) == {"exact"}, sampler
 
 
 # ---------------------------------------------------------------------- another process

@@ -12,13 +12,16 @@ import copy
 import warnings
 from collections import deque
 from contextlib import nullcontext
-from itertools import islice
+from functools import partial
+from itertools import chain, islice
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from resumable._content import Canary
 from resumable._fetch.element_reader import FEW, too_few
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import without_state
@@ -36,7 +39,7 @@ from resumable._randomness.keys import SampleKeys, isolated
 from resumable.backends.torch.engine import make_engine, meter_of, shown
 from resumable.backends.torch.map_style import stored_by
 from resumable.backends.torch.orders import FARTHEST, is_plain_batch_sampler
-from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
 from resumable.protocols import Listed, Request, Traits
 
 if TYPE_CHECKING:
@@ -55,6 +58,17 @@ __all__ = ["CustomOrderBackend"]
 
 _HINTS = dict.fromkeys(
     ("batch", "drop_last", "order", "parameters"), "Use the same DataLoader options as the original run."
+)
+_log = getLogger("resumable")
+_WITHOUT_STATE = (
+    "the state of the sampler %s does not lead to the next indices, but drawing the epoch again does, so it is drawn "
+    "again. Include the position in state_dict(), or remove it."
+)
+_GONE_ELSEWHERE = (
+    "the sampler {} was restored from its own state, but continues with different indices than in the saved run.\n"
+    "  in the checkpoint: after batch {}, batches with the digests {}\n  in this run:       {}\n"
+    "Samples would be read twice, or never. Drawing the epoch again also gives different indices. Include "
+    "everything that the next indices depend on in state_dict(), such as the position and the generator."
 )
 _LARGEST = 1 << 62  # samples per epoch; positions are 64-bit integers
 
@@ -123,7 +137,8 @@ class CustomOrderBackend:
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Restore the sampler's state, and continue."""
-        drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
+        values = [snapshot[name] for name in ("order", "step", "samples")]
+        drawn = self._order.restore(epoch, *values, None if snapshot.get("ended") else snapshot.get("following"))
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
     def own_fields(self, snapshot: Any) -> list[Any]:
@@ -135,6 +150,9 @@ class CustomOrderBackend:
             or type(ended) is not bool
         ):
             raise TypeError(f"source_state.snapshot has step {step!r}, samples {samples!r} and ended {ended!r}")
+        following = snapshot.get("following")
+        if following is not None and not (isinstance(following, list) and all(type(one) is str for one in following)):
+            raise TypeError(f"source_state.snapshot.following must be a list of digests, but it is {following!r}")
         return [step, samples, ended]
 
     def elements_before(self, snapshot: Any) -> int:
@@ -173,7 +191,8 @@ class CustomOrderBackend:
     def _begin(self, epoch: int, drawn: Iterator[IndexBatch], snapshot: Any = None) -> Iterator[Any]:
         rank, ahead = self._options.find_world().rank, deque[IndexBatch]()
         reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
-        self._batches = _Batches(drawn, ahead, reading, snapshot, kept=4 * self._options.find_world().size)
+        upcoming = partial(self._order.following_epoch, epoch + 1)
+        self._batches = _Batches(drawn, ahead, reading, snapshot, upcoming, kept=4 * self._options.find_world().size)
         return self._batches
 
 
@@ -208,11 +227,19 @@ class _Batches:
 
     anywhere = False  # skip only before the first batch: batches that were read ahead would precede the skipped ones
 
-    def __init__(
-        self, drawn: Iterator[IndexBatch], ahead: deque[IndexBatch], reading: Iterator[Any], snapshot: Any, *, kept: int
+    def __init__(  # noqa: PLR0913  # what it takes from, and where it starts
+        self,
+        drawn: Iterator[IndexBatch],
+        ahead: deque[IndexBatch],
+        reading: Iterator[Any],
+        snapshot: Any,
+        upcoming: Callable[[], dict[str, Any]],
+        *,
+        kept: int,
     ) -> None:
         self._drawn, self._ahead, self._reading = drawn, ahead, reading
-        self._snapshot = snapshot
+        self._snapshot, self._upcoming = snapshot, upcoming
+        self._next: dict[str, Any] | None = None  # the snapshot between this epoch and the next
         self._passed = deque[tuple[int, list[Any]]](maxlen=kept)
         self._over = False
 
@@ -239,7 +266,10 @@ class _Batches:
     def snapshot(self) -> Any:
         """Return the sampler's state after the last batch; after the end, its state at the start of the next epoch."""
         if self._over and self._snapshot is not None:
-            return {**self._snapshot, "step": 0, "samples": 0, "ended": False}
+            if self._next is None:
+                self._next = {"order": self._snapshot["order"], "step": 0, "samples": 0, "ended": False}
+                self._next |= self._upcoming()
+            return self._next
         return self._snapshot
 
     def close(self) -> None:
@@ -253,6 +283,8 @@ class _Batches:
     def _pass(self, drawn: IndexBatch) -> None:
         self._passed.append((drawn.step + 1, drawn.indices))
         self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
+        if drawn.following is not None:
+            self._snapshot["following"] = drawn.following
 
 
 class UserOrder:
@@ -265,6 +297,7 @@ class UserOrder:
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self._loader, self._seed, self._seeds = loader, options.stream_seed, options.randomness != "off"
+        self._compares = options.compares_data
         self._batch_size, self._drop_last = loader.batch_size, loader.drop_last
         batches: Any = loader.batch_sampler
         self._own_batches = batches is not None and not is_plain_batch_sampler(batches)
@@ -311,7 +344,9 @@ class UserOrder:
             self._replay_epochs(epoch)
         return self._draw(epoch, 0, 0)
 
-    def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[IndexBatch]:
+    def restore(  # the fields of a snapshot
+        self, epoch: int, state: Any, step: int, samples: int, following: list[str] | None = None
+    ) -> Iterator[IndexBatch]:
         """Restore the sampler's state, and yield the remaining batches of indices of the epoch.
 
         Args:
@@ -319,14 +354,44 @@ class UserOrder:
             state: as in `IndexBatch.state`.
             step: batches of the epoch that are done.
             samples: samples of the epoch that are done.
+            following: as in `IndexBatch.following`; None if it is unknown.
 
         Raises:
-            StateMismatchError: the sampler has no state.
+            StateMismatchError: the sampler has no state, or continues with different indices.
         """
         if self._state_owner is None:
             raise without_state(f"the sampler {qualname_of(type(self._user))}")
         self._state_owner.load_state_dict(copy.deepcopy(state))
-        return self._draw(epoch, step, samples)
+        drawn = self._draw(epoch, step, samples)
+        if following is None or not self._compares:
+            return drawn
+        first = list(islice(drawn, FEW))
+        if (found := _digests(first)) == following:
+            return chain(first, drawn)
+        again = self._drawn_again(epoch, step)
+        if _digests(first := list(islice(again, FEW))) != following:
+            raise StateMismatchError(_GONE_ELSEWHERE.format(qualname_of(type(self._user)), step, following, found))
+        _log.warning(_WITHOUT_STATE, qualname_of(type(self._user)))
+        return chain(first, again)
+
+    def following_epoch(self, epoch: int) -> dict[str, list[str]]:
+        """Return the digests of the first batches of the next epoch, drawn from a copy; empty if there is none."""
+        twin = survive(None, partial(copy.deepcopy, self._sampler, self._data), None)
+        if twin is None or not (self.stateful and self.is_copied and self._compares):
+            return {}
+        kept = self._sampler, self._state_owner, self._next_epoch
+        self._sampler, self._state_owner = twin, None
+        following = _digests(list(islice(self._draw(epoch, 0, 0), FEW)))
+        self._sampler, self._state_owner, self._next_epoch = kept
+        return {"following": following}
+
+    def _drawn_again(self, epoch: int, step: int) -> Iterator[IndexBatch]:
+        """Yield the batches after a step of an epoch from a new copy of the sampler, without its state."""
+        self._sampler, self._next_epoch = self._copy(), 0
+        self._state_owner = next(thing for thing in self._layers() if _has_state(thing))
+        if epoch and not self._tell_epoch(epoch):
+            self._replay_epochs(epoch)
+        return islice(self._draw(epoch, 0, 0), step, None)
 
     def _draw(self, epoch: int, step: int, samples: int) -> Iterator[IndexBatch]:
         self._next_epoch = -1  # until the end, the sampler is not at the start of any epoch
@@ -335,19 +400,25 @@ class UserOrder:
         with self._guard(order_keys.batch(samples)):
             batches = self._index_batches()
 
-        def draw() -> tuple[list[Any] | None, Any]:
-            with self._guard(order_keys.batch(samples)):
-                return next(batches, None), self.state()
-
-        indices, state = draw()
-        while indices is not None:
+        ahead, position = deque[_Drawn](), samples
+        most = FEW + 1 if self.stateful and self.is_copied and self._compares else 2
+        while True:
+            while len(ahead) < most and (not ahead or ahead[-1].indices is not None):
+                with self._guard(order_keys.batch(position)):
+                    indices = next(batches, None)
+                    digest = Canary(indices).digest if self.stateful and indices is not None else ""
+                    ahead.append(_Drawn(indices, self.state(), digest or ""))
+                position += len(indices or ())
+            indices, state, _ = ahead.popleft()
+            if indices is None:
+                break
             before, samples = samples, samples + len(indices)
-            following, later = draw()
-            ended = following is None
+            ended = ahead[0].indices is None
+            state = ahead[0].state if ended else state
+            following = [one.digest for one in ahead if one.indices is not None] if most > FEW else None
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
-            yield IndexBatch(indices, sample_keys, batch_key, step, samples, later if ended else state, ended)
+            yield IndexBatch(indices, sample_keys, batch_key, step, samples, state, ended, following)
             step += 1
-            indices, state = following, later
         self._next_epoch = epoch + 1
 
     def _index_batches(self) -> Iterator[list[Any]]:
@@ -385,8 +456,12 @@ class UserOrder:
 
     def _copy(self) -> Any:
         """Copy the user's sampler but not its dataset; return the original if it cannot be copied."""
-        known = {id(self._loader.dataset): self._loader.dataset}
-        return survive(None, lambda: copy.deepcopy(self._user, known), self._user)
+        return survive(None, partial(copy.deepcopy, self._user, self._data), self._user)
+
+    @property
+    def _data(self) -> dict[int, Any]:
+        """What copies of the sampler share."""
+        return {id(self._loader.dataset): self._loader.dataset}
 
     def _layers(self) -> list[Any]:
         inner = ask(self._sampler, "sampler")
@@ -410,7 +485,7 @@ class IndexBatch(NamedTuple):
 
     `step` is the number of batches before it, `samples` the number of samples up to and including it. `state` is the
     sampler's state after it. After the last batch (`ended`), it is the state after the end of the epoch, as some
-    samplers finish the epoch when they yield the last batch.
+    samplers finish the epoch when they yield the last batch. `following` has digests of the next few batches.
     """
 
     indices: list[Any]
@@ -420,6 +495,19 @@ class IndexBatch(NamedTuple):
     samples: int
     state: Any
     ended: bool
+    following: list[str] | None = None
+
+
+class _Drawn(NamedTuple):
+    """Indices that were drawn ahead, None after the last; the sampler's state after them; and their digest."""
+
+    indices: list[Any] | None
+    state: Any
+    digest: str
+
+
+def _digests(batches: list[IndexBatch]) -> list[str]:
+    return [Canary(batch.indices).digest or "" for batch in batches]
 
 
 def _parameters(sampler: Any) -> dict[str, Any]:
