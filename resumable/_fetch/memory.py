@@ -1,6 +1,6 @@
-"""What an object remembers: its attributes and those of the objects inside it, as short texts that can be compared.
+"""Notes the memory of an object: its attributes and all attributes inside it, as short texts that can be compared.
 
-Four kinds of things are noted, by their path from the object:
+Four kinds of things are noted, each under its path from the object:
 
     value        a number, a text, or a small array
     order        a list, tuple or array of plain values
@@ -48,7 +48,7 @@ _LIBRARIES = frozenset({"torch", "numpy", "threading", "_thread", "logging", "mu
 
 
 class Note(NamedTuple):
-    """What is known of one thing.
+    """A note about one thing.
 
     Args:
         kind: "value", "order", "generator" or "iterator".
@@ -62,10 +62,10 @@ class Note(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What an object remembers.
+    """The memory of an object.
 
     Args:
-        notes: of each thing, by its path.
+        notes: about each thing, under its path.
         copies: whether a copy of the object would be small and have no side effects.
         shared: whether it has memory that processes share, which a copy would not separate.
     """

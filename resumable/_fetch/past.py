@@ -227,7 +227,7 @@ class Past:
 
 
 def _differing(before: Mapping[str, Note], now: Mapping[str, Note]) -> list[str]:
-    """Return the paths of what differs, without new entries of containers and without lists that grow."""
+    """Return the paths of the differences, without new entries of containers and without lists that grow."""
     return [
         path
         for path, note in now.items()
@@ -236,7 +236,7 @@ def _differing(before: Mapping[str, Note], now: Mapping[str, Note]) -> list[str]
 
 
 def _grows(one: Note | None, other: Note) -> bool:
-    """Return whether a list has other elements than before: it is a cache, or a history."""
+    """Return whether a list has different elements than before: it is a cache, or a history."""
     return one is not None and one.kind == other.kind == "order" and one.parts != other.parts
 
 
@@ -281,14 +281,14 @@ def _remembers(what: str, other: Mapping[str, tuple[Note, Note | None]]) -> str:
     )
     return (
         f"{what} lives over epochs, and remembers something different than in the run that saved the state.\n{lines}"
-        f"If later elements depend on it, they differ from those of an uninterrupted run. {_WAYS}"
+        f"If later elements depend on it, an uninterrupted run has different ones. {_WAYS}"
     )
 
 
 def _other_process(what: str, epoch: int) -> str:
     return (
         f"epoch {epoch} of {what} starts with different elements in this process than in the run that saved the "
-        "state.\nThe next epochs would also differ from those of an uninterrupted run. The likely cause is the order "
+        "state.\nAn uninterrupted run would also have different elements next. The likely cause is the order "
         "of files or of a set, a clock, or a thread. Sort lists of files, use sorted(...) instead of a set, and seed "
         'what shuffles. If the elements are expected to differ, pass checks="ranks".'
     )
@@ -318,7 +318,7 @@ class Run:
         done, self._done = self._done, None
         if done is None or done > epoch:
             raise UnsupportedError(
-                f'{self._name()} would have to go back to the start of epoch {epoch}, but resume="replay_run" can only '
+                f'{self._name()} would need to go back to the start of epoch {epoch}, but resume="replay_run" can only '
                 "read the run again from its start, with a source that was not read yet.\nIts elements depend on how "
                 "often it was iterated over. Load the state in a new process, or wrap a new source."
             )

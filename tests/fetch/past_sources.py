@@ -359,7 +359,7 @@ class Position(Source):
 
 
 class Iterating:
-    """Its own iterator, which begins again."""
+    """Its own iterator, which starts over."""
 
     def __iter__(self) -> Any:
         self.at = 0

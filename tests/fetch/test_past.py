@@ -149,7 +149,7 @@ def test_what_lives_over_epochs_in_workers_is_found(source: Any, keeps: bool) ->
     assert found == {"after epoch 0": wanted, "after epoch 1": wanted, "after epoch 2": "exact"}
 
 
-def test_the_error_names_the_cause_and_what_works() -> None:
+def test_the_error_shows_the_cause_and_the_option_that_works() -> None:
     source = DEPENDENT["OwnRandom"]()
     states: dict[str, Any] = {}
     read(wrapped(source, "iterable"), source, states)
@@ -176,12 +176,12 @@ def test_a_run_is_only_replayed_from_its_start() -> None:
 
 
 @pytest.mark.parametrize("sampler", [CountedOrder, SeededOrder])
-def test_a_sampler_that_is_told_the_epoch_and_counts_is_exact(sampler: Any) -> None:
+def test_a_sampler_with_set_epoch_that_counts_is_exact(sampler: Any) -> None:
     found = outcomes(lambda: DataLoader(torch.arange(LENGTH), batch_size=3, sampler=sampler()), "")
     assert set(found.values()) == {"exact"}
 
 
-def test_a_state_of_a_sampler_is_verified_by_what_follows() -> None:
+def test_the_next_indices_verify_the_state_of_a_sampler() -> None:
     for sampler in (StageOnly, Complete, PositionOnly):  # drawing again is right for the first and the last
 
         def make(sampler: Any = sampler) -> Any:
@@ -194,7 +194,7 @@ def test_a_state_of_a_sampler_is_verified_by_what_follows() -> None:
 
 
 @pytest.mark.slow
-def test_the_order_of_a_set_is_named_at_an_epochs_end_in_another_process(tmp_path: Path) -> None:
+def test_a_different_order_of_a_set_gets_a_warning_at_an_epochs_end(tmp_path: Path) -> None:
     for seed, (mode, told) in enumerate([("save", ""), ("resume", "order of files or of a set")], start=1):
         done = subprocess.run(
             [sys.executable, "-c", SET_ORDER, mode, str(tmp_path / "state")],

@@ -440,7 +440,7 @@ class UserOrder:
                 pass
 
     def _counts_epochs(self, epoch: int) -> bool:
-        """Return whether an epoch has a different order after another one, although the sampler is told its number."""
+        """Return whether the order of an epoch depends on the epochs before it, although the sampler has `set_epoch`."""
         if epoch == 0 or not self.is_copied:
             return False
         return self._first_of([epoch]) != self._first_of([epoch - 1, epoch])
@@ -460,7 +460,7 @@ class UserOrder:
 
     @property
     def _data(self) -> dict[int, Any]:
-        """What copies of the sampler share."""
+        """The objects that copies of the sampler share."""
         return {id(self._loader.dataset): self._loader.dataset}
 
     def _layers(self) -> list[Any]:
@@ -499,7 +499,7 @@ class IndexBatch(NamedTuple):
 
 
 class _Drawn(NamedTuple):
-    """Indices that were drawn ahead, None after the last; the sampler's state after them; and their digest."""
+    """Indices that were taken ahead, None after the last; the sampler's state after them; and their digest."""
 
     indices: list[Any] | None
     state: Any
