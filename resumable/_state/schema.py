@@ -343,7 +343,7 @@ class State:
             "unit": self.unit,
             "journal": self.journal.as_list(mark.cursor),
             "fingerprint": self.data,
-            "canary": None if mark.canary is None else mark.canary.digest,
+            "canary": None if mark.canary is None else mark.canary.text,
             **({} if self.past is None else {"past": self.past}),
         }
         for name, value in self.fingerprint.items():

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LENGTH = 12
 OPENED: list[Any] = []
+SAMPLES: Any = torch.arange(LENGTH)
 
 
 class Source:
@@ -308,13 +309,14 @@ class Complete(PositionOnly):
         self.generator.setstate(state["now"])
 
 
-DEPENDENT: dict[str, Callable[[], Any]] = {
-    one.__name__: one
-    for one in (
-        *(Counter, Late, EveryThird, InPlace, InPlaceArray, OwnRandom, OwnNumpy, OwnTorch, Cache, Prepared),
-        *(KeepsIterator, Thread, Clock, Statistics),
-    )
-} | {"closure": closure, "Tracked": lambda: Tracked(Augmented(), batch_size=2)}
+def named(*makes: Any) -> dict[str, Callable[[], Any]]:
+    return {make.__name__: make for make in makes}
+
+
+DEPENDENT = named(
+    *(Counter, Late, EveryThird, InPlace, InPlaceArray, OwnRandom, OwnNumpy, OwnTorch, Cache, Prepared),
+    *(KeepsIterator, Thread, Clock, Statistics),
+) | {"closure": closure, "Tracked": lambda: Tracked(Augmented(), batch_size=2)}
 
 
 # ---------------------------------------------------------------------- they do not depend on it
@@ -479,18 +481,15 @@ class WithDel(Local):
         self.files.clear()
 
 
-RIGHT: dict[str, Callable[[], Any]] = {
-    one.__name__: one
-    for one in (
-        *(Seeded, SeededTorch, NewGenerator, Position, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
-        *(Staged, Endless, WithDel),
-    )
-} | {
+RIGHT = named(
+    *(Seeded, SeededTorch, NewGenerator, Position, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
+    *(Staged, Endless, WithDel),
+) | {
     "function": lambda: function,
     "of_epoch": lambda: of_epoch,
     "partial": lambda: partial(function),
     "list": lambda: _Again(list(range(LENGTH))),
-    "tracked": lambda: Tracked(torch.arange(LENGTH), batch_size=2, shuffle=True),  # type: ignore[arg-type]  # enough
+    "tracked": lambda: Tracked(SAMPLES, batch_size=2, shuffle=True),
 }
 
 

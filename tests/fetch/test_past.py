@@ -37,6 +37,7 @@ if TYPE_CHECKING:
     from pathlib import Path
 
 EPOCHS = 3
+SAMPLES: Any = torch.arange(LENGTH)
 COMMON: dict[str, Any] = {"seed": 0, "identity": "source"}
 WAYS: dict[str, Callable[..., resumable.Loader]] = {
     "iterable": lambda source, **options: resumable.wrap(source, batch_size=3, **COMMON, **options),
@@ -177,7 +178,7 @@ def test_a_run_is_only_replayed_from_its_start() -> None:
 
 @pytest.mark.parametrize("sampler", [CountedOrder, SeededOrder])
 def test_a_sampler_with_set_epoch_that_counts_is_exact(sampler: Any) -> None:
-    found = outcomes(lambda: DataLoader(torch.arange(LENGTH), batch_size=3, sampler=sampler()), "")
+    found = outcomes(lambda: DataLoader(SAMPLES, batch_size=3, sampler=sampler()), "")
     assert set(found.values()) == {"exact"}
 
 
@@ -185,7 +186,7 @@ def test_the_next_indices_verify_the_state_of_a_sampler() -> None:
     for sampler in (StageOnly, Complete, PositionOnly):  # drawing again is right for the first and the last
 
         def make(sampler: Any = sampler) -> Any:
-            return DataLoader(torch.arange(LENGTH), batch_size=2, sampler=sampler())
+            return DataLoader(SAMPLES, batch_size=2, sampler=sampler())
 
         assert set(outcomes(make, "").values()) == {"exact"}, sampler
 

@@ -137,8 +137,8 @@ class CustomOrderBackend:
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Restore the sampler's state, and continue."""
-        values = [snapshot[name] for name in ("order", "step", "samples")]
-        drawn = self._order.restore(epoch, *values, None if snapshot.get("ended") else snapshot.get("following"))
+        following = None if snapshot.get("ended") else snapshot.get("following")
+        drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"], following)
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
     def own_fields(self, snapshot: Any) -> list[Any]:
@@ -440,7 +440,7 @@ class UserOrder:
                 pass
 
     def _counts_epochs(self, epoch: int) -> bool:
-        """Return whether the order of an epoch depends on the epochs before it, although the sampler has `set_epoch`."""
+        """Return whether the order depends on earlier epochs, although the sampler has `set_epoch`."""
         if epoch == 0 or not self.is_copied:
             return False
         return self._first_of([epoch]) != self._first_of([epoch - 1, epoch])

@@ -15,7 +15,9 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import END
 from resumable._data import shards_of
+from resumable._fetch.element_reader import FEW
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.memory import copied, memory_of
 from resumable._fetch.own_state import needs_arguments, state_methods
@@ -129,7 +131,9 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         policy = self._policy
         running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
-        self._batches = Batches(running, plan, self._meter, peeks=self._workers if self._options.compares_data else 0)
+        each = -(-FEW // (self._loader.batch_size or 1))  # batches with enough samples to compare
+        peeks = self._workers * each if self._options.compares_data else 0
+        self._batches = Batches(running, plan, self._meter, peeks=peeks)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # reuse: with the persistent workers
@@ -280,8 +284,8 @@ class Batches:
         running: yields the workers' items in order.
         plan: where the epoch starts.
         meter: records the time that the workers needed for the yielded batches.
-        peeks: number of workers if a snapshot holds the canary of each worker's next sample; their items are read
-            ahead for it. Otherwise 0.
+        peeks: number of items that are read ahead if a snapshot holds the canary of each worker's next samples.
+            Otherwise 0.
     """
 
     def __init__(self, running: Iterator[Item], plan: StreamPlan, meter: Meter | None, *, peeks: int) -> None:
@@ -331,7 +335,7 @@ class Batches:
         return any(isinstance(item, Exception) or item.batch for item in self._ahead)
 
     def _peek(self) -> None:
-        """Read an item of each worker ahead."""
+        """Read items of each worker ahead."""
         while len(self._ahead) < self._peeks and self._read_ahead():
             pass
 
@@ -359,10 +363,12 @@ class Batches:
         states = self.states()
         if self._peeks and any(state.has_own for state in self._states):
             self._peek()
-            first: dict[int, str | None] = {}
+            first: dict[int, list[str]] = {}
             for item in self._ahead:
                 if not isinstance(item, Exception):
-                    first.setdefault(item.worker, item.first)
+                    known = first.setdefault(item.worker, [])
+                    known += [] if item.first is None else item.first.split(",")
+                    known += [END] if item.state["ended"] and known else []
             states = [_with_canary(state, first.get(worker)) for worker, state in enumerate(states)]
         return {"next": self._turn, "workers": states}
 
@@ -371,9 +377,9 @@ class Batches:
         self._running.close()  # type: ignore[attr-defined]  # a generator
 
 
-def _with_canary(state: dict[str, Any], canary: str | None) -> dict[str, Any]:
-    """Return a worker's state with the canary of its next sample, if it has a dataset's own state."""
+def _with_canary(state: dict[str, Any], digests: list[str] | None) -> dict[str, Any]:
+    """Return a worker's state with the canary of its next samples, if it has a dataset's own state."""
     if not {"state", "iterator"} & set(state):
         return state
     known = {name: value for name, value in state.items() if name != "canary"}
-    return known if canary is None else {**known, "canary": canary}
+    return {**known, "canary": ",".join(digests[:FEW])} if digests else known
