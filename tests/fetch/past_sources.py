@@ -309,6 +309,33 @@ class Complete(PositionOnly):
         self.generator.setstate(state["now"])
 
 
+class Buckets(IterableDataset[Any]):
+    """Has a state without its buckets, so the next element is often right, and a later one is not."""
+
+    def __init__(self) -> None:
+        self.at, self.back = 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.back:
+            self.at = 0
+        self.back = False
+        short: list[int] = []
+        long: list[int] = []
+        while self.at < 60:
+            bucket = long if self.at % 5 == 0 else short
+            bucket.append(self.at)
+            self.at += 1
+            if len(bucket) == 4:
+                yield list(bucket)
+                bucket.clear()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.back = state["at"], True
+
+
 def named(*makes: Any) -> dict[str, Callable[[], Any]]:
     return {make.__name__: make for make in makes}
 

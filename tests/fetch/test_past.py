@@ -18,6 +18,7 @@ from past_sources import (
     LENGTH,
     OPENED,
     RIGHT,
+    Buckets,
     Complete,
     CountedOrder,
     PositionOnly,
@@ -189,6 +190,30 @@ def test_the_next_indices_verify_the_state_of_a_sampler() -> None:
             return DataLoader(SAMPLES, batch_size=2, sampler=sampler())
 
         assert set(outcomes(make, "").values()) == {"exact"}, sampler
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: resumable.wrap(DataLoader(Buckets(), batch_size=None), seed=0),
+        lambda: resumable.wrap(Buckets(), seed=0),
+    ],
+    ids=["stream", "iterable"],
+)
+def test_several_elements_after_a_restored_state_are_compared(make: Callable[[], resumable.Loader]) -> None:
+    run = list(make())
+    for cut in range(1, 8):
+        loader, state = make(), None
+        for _ in zip(range(cut), loader, strict=False):
+            pass
+        state = loader.state_dict()
+        resumed = make()
+        resumed.load_state_dict(state)
+        try:
+            rest = list(resumed)
+        except StateMismatchError:
+            continue
+        assert rest == run[cut:], f"after {cut} elements"
 
 
 # ---------------------------------------------------------------------- another process
