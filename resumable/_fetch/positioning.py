@@ -42,7 +42,9 @@ class Positioner:
     def __init__(self, reader: SeededReader, name: Callable[[], str], report: Callable[[str], None]) -> None:
         self._reader, self._name, self._report = reader, name, report
 
-    def restore(self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None) -> None:
+    def restore(
+        self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None, *, again: bool = False
+    ) -> None:
         """Restore the source with its own state.
 
         Args:
@@ -50,12 +52,15 @@ class Positioner:
                 order is unknown: `__iter__` may reset the source, or only `__iter__` may read the state.
             position: the position of the state.
             canary: of the next element. None if nothing is compared: then the first way is used.
+            again: restore it once more after a comparison, so it is not ahead of the position.
         """
         found = None
         for way in ways:
             way()
             found = None if canary is None else self._other_ahead(position, canary)
             if found is None:
+                if again:
+                    way()
                 return
         assert found is not None
         assert canary is not None

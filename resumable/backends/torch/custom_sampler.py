@@ -70,6 +70,7 @@ _GONE_ELSEWHERE = (
     "Samples would be read twice, or never. Drawing the epoch again also gives different indices. Include "
     "everything that the next indices depend on in state_dict(), such as the position and the generator."
 )
+_AHEAD = 2  # batches of indices: the next, and the one after it, which says whether the next is the last
 _LARGEST = 1 << 62  # samples per epoch; positions are 64-bit integers
 
 
@@ -363,16 +364,24 @@ class UserOrder:
             raise without_state(f"the sampler {qualname_of(type(self._user))}")
         self._state_owner.load_state_dict(copy.deepcopy(state))
         drawn = self._draw(epoch, step, samples)
-        if following is None or not self._compares:
-            return drawn
-        first = list(islice(drawn, FEW))
-        if (found := _digests(first)) == following:
-            return chain(first, drawn)
-        again = self._drawn_again(epoch, step)
-        if _digests(first := list(islice(again, FEW))) != following:
-            raise StateMismatchError(_GONE_ELSEWHERE.format(qualname_of(type(self._user)), step, following, found))
-        _log.warning(_WITHOUT_STATE, qualname_of(type(self._user)))
-        return chain(first, again)
+        return drawn if following is None or not self._compares else self._checked(drawn, following, epoch, step)
+
+    def _checked(
+        self, drawn: Iterator[IndexBatch], following: list[str], epoch: int, step: int
+    ) -> Iterator[IndexBatch]:
+        """Yield batches of indices if the first fits its digest, else those of the epoch without the sampler's state.
+
+        Raises:
+            StateMismatchError: neither fits.
+        """
+        first = list(islice(drawn, 1))
+        if (found := _digests(first)) != following:
+            drawn = self._drawn_again(epoch, step)
+            first = list(islice(drawn, 1))
+            if _digests(first) != following:
+                raise StateMismatchError(_GONE_ELSEWHERE.format(qualname_of(type(self._user)), step, following, found))
+            _log.warning(_WITHOUT_STATE, qualname_of(type(self._user)))
+        yield from chain(first, drawn)
 
     def following_epoch(self, epoch: int) -> dict[str, list[str]]:
         """Return the digests of the first batches of the next epoch, drawn from a copy; empty if there is none."""
@@ -381,7 +390,7 @@ class UserOrder:
             return {}
         kept = self._sampler, self._state_owner, self._next_epoch
         self._sampler, self._state_owner = twin, None
-        following = _digests(list(islice(self._draw(epoch, 0, 0), FEW)))
+        following = _digests(list(islice(self._draw(epoch, 0, 0), 1)))
         self._sampler, self._state_owner, self._next_epoch = kept
         return {"following": following}
 
@@ -401,9 +410,9 @@ class UserOrder:
             batches = self._index_batches()
 
         ahead, position = deque[_Drawn](), samples
-        most = FEW + 1 if self.stateful and self.is_copied and self._compares else 2
+        compares = self.stateful and self.is_copied and self._compares
         while True:
-            while len(ahead) < most and (not ahead or ahead[-1].indices is not None):
+            while len(ahead) < _AHEAD and (not ahead or ahead[-1].indices is not None):
                 with self._guard(order_keys.batch(position)):
                     indices = next(batches, None)
                     digest = Canary(indices).digest if self.stateful and indices is not None else ""
@@ -415,7 +424,7 @@ class UserOrder:
             before, samples = samples, samples + len(indices)
             ended = ahead[0].indices is None
             state = ahead[0].state if ended else state
-            following = [one.digest for one in ahead if one.indices is not None] if most > FEW else None
+            following = [one.digest for one in ahead if one.indices is not None] if compares else None
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
             yield IndexBatch(indices, sample_keys, batch_key, step, samples, state, ended, following)
             step += 1
@@ -485,7 +494,7 @@ class IndexBatch(NamedTuple):
 
     `step` is the number of batches before it, `samples` the number of samples up to and including it. `state` is the
     sampler's state after it. After the last batch (`ended`), it is the state after the end of the epoch, as some
-    samplers finish the epoch when they yield the last batch. `following` has digests of the next few batches.
+    samplers finish the epoch when they yield the last batch. `following` has the digest of the next batch.
     """
 
     indices: list[Any]

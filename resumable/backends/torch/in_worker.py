@@ -294,7 +294,12 @@ class WorkerEpoch:
         own, iterator = self._state.state, self._state.iterator
         orders = orders_of(self._dataset, own, iterator)
         ways = [partial(self._reader.begin, partial(self._open_at, order)) for order in orders]
-        positioner.restore(ways, self._position, self._canary)
+        # A state is taken after each batch, so nothing may be read ahead of it.
+        size, canary = self._stream.size(), self._canary
+        if canary is not None and size > 1:
+            canary.after = canary.after[: size - 1]
+        again = canary is not None and len(canary.after) >= size
+        positioner.restore(ways, self._position, canary, again=again)
 
     def _open_at(self, order: tuple[bool, bool]) -> Iterator[Any]:
         own, iterator = self._state.state, self._state.iterator

@@ -131,7 +131,7 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         policy = self._policy
         running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
-        each = -(-FEW // (self._loader.batch_size or 1))  # batches with enough samples to compare
+        each = FEW if self._loader.batch_size in {None, 1} else 1  # batches with enough samples to compare
         peeks = self._workers * each if self._options.compares_data else 0
         self._batches = Batches(running, plan, self._meter, peeks=peeks)
         return self._batches
