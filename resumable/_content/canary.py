@@ -57,7 +57,7 @@ if TYPE_CHECKING:
 
 __all__ = ["END", "Canary"]
 
-END = "end"  # instead of a digest: the epoch has no more elements
+END = "end"  # instead of a digest: the epoch ends here
 _BYTES = 4096  # of all leaves together
 _LEAVES = 256
 _BLOCKS = 16  # of a large array, spread over it: many images start with a black border

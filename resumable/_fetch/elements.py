@@ -136,7 +136,7 @@ class ElementFetcher:
         return self._past.as_dict(cursor.epoch)
 
     def _opens_again(self, mark: Mark) -> bool:
-        """Return whether getting to a mark means to open the source, without a state of its own."""
+        """Return whether getting to a mark means to open the source, without restoring a state."""
         source, workers = mark.source, self._worker_states
         if source is None or self._replays:
             return True

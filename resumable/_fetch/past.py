@@ -1,18 +1,18 @@
 """Checks that a source which is opened again does not depend on its past, wherever an epoch of it starts or continues.
 
-An object that lives over epochs may count its passes, shuffle a list in place, or draw from its own generator. A
+An object that lives over epochs may count its passes, shuffle a list in place, or use its own generator. A
 resumed run opens it for the first time, so it yields different elements than in the run that saved. Saving changes
 nothing: a state only contains what was seen anyway.
 
     epoch      the epoch that is opened next
     before     digests of the first elements of the epoch before
     values     digest of what the source remembered when that epoch started
-    ended      what it has changed of that since it was first opened, as it was when that epoch ended
+    ended      the values at that epoch's end that it has changed since it was first opened
 
 The check runs once, when the first epoch after a load is opened. It reads a few elements of a copy, or of the source
 itself if it cannot be copied:
 
-    the same epoch after another one    must start with the same elements. Else the source depends on its past
+    the epoch after a different one     must start with the same elements. Else the source depends on its past
     the epoch before                    must start as in the state, unless a loop has set the source to something else
     what the source remembers           must be as in the state, unless opening it resets that
 """
@@ -58,7 +58,7 @@ _WAYS = (
 
 @dataclass(slots=True)
 class _Epoch:
-    """What is known of an epoch.
+    """Facts about an epoch.
 
     Args:
         opened: what the source remembered when it started.
@@ -153,7 +153,7 @@ class Past:
             used.close()
 
     def _compare(self, epoch: int, fresh: Any, used: Any, report: Callable[[str], None]) -> None:
-        """Compare an epoch of the source with the same epoch after another one, and that one with the state."""
+        """Compare an epoch of the source with the same epoch after the one before, and that one with the state."""
         assert self._source is not None
         ended, now, lives = self._loaded_changes(epoch), self._memory(), self._source.lives
         first = self._glimpse(fresh, epoch) if lives else {}

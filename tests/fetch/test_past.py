@@ -134,7 +134,7 @@ def test_a_replay_of_the_run_is_exact(name: str, way: str) -> None:
 @pytest.mark.slow
 @pytest.mark.parametrize("source", [Reshuffles, SharedCount])
 @pytest.mark.parametrize("options", [{}, {"num_workers": 2}, {"num_workers": 2, "persistent_workers": True}])
-def test_a_reader_that_counts_its_passes_is_exact_by_a_replay_of_the_run(source: Any, options: dict[str, Any]) -> None:
+def test_a_replay_of_the_run_is_exact_if_a_reader_counts_its_passes(source: Any, options: dict[str, Any]) -> None:
     found = outcomes(lambda: DataLoader(source(), batch_size=3, **options), "", only="epoch", resume="replay_run")
     assert set(found.values()) == {"exact"}
 
@@ -184,7 +184,7 @@ def test_a_sampler_with_set_epoch_that_counts_is_exact(sampler: Any) -> None:
 
 
 def test_the_next_indices_verify_the_state_of_a_sampler() -> None:
-    for sampler in (StageOnly, Complete, PositionOnly):  # drawing again is right for the first and the last
+    for sampler in (StageOnly, Complete, PositionOnly):  # drawing again helps the first and the last
 
         def make(sampler: Any = sampler) -> Any:
             return DataLoader(SAMPLES, batch_size=2, sampler=sampler())

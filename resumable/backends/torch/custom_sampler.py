@@ -61,13 +61,13 @@ _HINTS = dict.fromkeys(
 )
 _log = getLogger("resumable")
 _WITHOUT_STATE = (
-    "the state of the sampler %s does not lead to the next indices, but drawing the epoch again does, so it is drawn "
-    "again. Include the position in state_dict(), or remove it."
+    "the state of the sampler %s does not lead to the next indices, but reading the epoch again does, so the state "
+    "is not used. Include the position in state_dict(), or remove it."
 )
 _GONE_ELSEWHERE = (
     "the sampler {} was restored from its own state, but continues with different indices than in the saved run.\n"
     "  in the checkpoint: after batch {}, batches with the digests {}\n  in this run:       {}\n"
-    "Samples would be read twice, or never. Drawing the epoch again also gives different indices. Include "
+    "Samples would be read twice, or never. Reading the epoch again also leads to different ones. Include "
     "everything that the next indices depend on in state_dict(), such as the position and the generator."
 )
 _AHEAD = 2  # batches of indices: the next, and the one after it, which says whether the next is the last
@@ -179,7 +179,7 @@ class CustomOrderBackend:
         return self._order.is_copied and not self._order.stateful
 
     def apart(self) -> _OnlyIndices:
-        """Return a backend that only draws the indices, from another copy of the sampler."""
+        """Return a backend that only yields the indices, from a new copy of the sampler."""
         return _OnlyIndices(UserOrder(self._loader, self._options), self.identity)
 
     def close(self) -> None:
@@ -314,7 +314,7 @@ class UserOrder:
 
     @property
     def is_copied(self) -> bool:
-        """Whether the indices come from a copy of the user's sampler."""
+        """Whether the sampler is a copy of the user's."""
         return self._sampler is not self._user
 
     @property
@@ -369,7 +369,7 @@ class UserOrder:
     def _checked(
         self, drawn: Iterator[IndexBatch], following: list[str], epoch: int, step: int
     ) -> Iterator[IndexBatch]:
-        """Yield batches of indices if the first fits its digest, else those of the epoch without the sampler's state.
+        """Yield batches of indices if the first fits its digest, else the indices without the sampler's state.
 
         Raises:
             StateMismatchError: neither fits.
@@ -384,7 +384,7 @@ class UserOrder:
         yield from chain(first, drawn)
 
     def following_epoch(self, epoch: int) -> dict[str, list[str]]:
-        """Return the digests of the first batches of the next epoch, drawn from a copy; empty if there is none."""
+        """Return the digests of the first batch of the next epoch, from a copy; empty if there is none."""
         twin = survive(None, partial(copy.deepcopy, self._sampler, self._data), None)
         if twin is None or not (self.stateful and self.is_copied and self._compares):
             return {}

@@ -74,7 +74,9 @@ class TorchStreamBackend:
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
-        self._rotated = self._leaves = False  # the latter: goes on in the same workers after a part of an epoch
+        self._rotated = self._leaves = (
+            False  # the latter: an epoch may start in the same workers after a part of the epoch before
+        )
         self._engine: Engine | None = None
         self.stored = shards_of(loader.dataset)
         self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
@@ -167,7 +169,7 @@ class TorchStreamBackend:
         return backend
 
     def leave(self) -> None:
-        """Do nothing: the workers go on with the next epoch."""
+        """Do nothing: the workers continue with the next epoch."""
 
     def own_fields(self, snapshot: Any) -> list[Any]:
         """Return the fields of a snapshot other than a dataset's own state."""
