@@ -21,7 +21,7 @@ digests in states.
 from __future__ import annotations
 
 from resumable._content.arrays import Array, digest_arrays
-from resumable._content.canary import Canary
+from resumable._content.canary import END, Canary
 from resumable._content.compare import Difference, compare, split, topmost
 from resumable._content.leaves import (
     UNCOMPARED,
@@ -36,6 +36,7 @@ from resumable._content.leaves import (
 )
 
 __all__ = [
+    "END",
     "UNCOMPARED",
     "Array",
     "Canary",

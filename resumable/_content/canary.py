@@ -55,8 +55,9 @@ if TYPE_CHECKING:
 
     Read = tuple[Iterable[bytes], Sequence[tuple[str, Any]]]  # leaves of a part, and the parts in it
 
-__all__ = ["Canary"]
+__all__ = ["END", "Canary"]
 
+END = "end"  # instead of a digest: the epoch ends here
 _BYTES = 4096  # of all leaves together
 _LEAVES = 256
 _BLOCKS = 16  # of a large array, spread over it: many images start with a black border
@@ -85,19 +86,43 @@ class Canary:
         element: yielded by a source.
     """
 
-    __slots__ = ("_digest", "_element", "_pending", "unseen")
+    __slots__ = ("_digest", "_element", "_pending", "after", "unseen")
 
     def __init__(self, element: Any) -> None:
+        self.after: list[str] = []  # digests of the elements after it, as far as they are known, and END
         self._pending = issubclass(type(element), _PLAIN)
         self._element = element if self._pending else None
         self._digest, self.unseen = (None, None) if self._pending else _digest(element)
 
     @classmethod
     def known(cls, digest: str) -> Canary:
-        """Return the canary of an element from a different run."""
+        """Return the canary of an element from a different run.
+
+        Args:
+            digest: as `text`.
+        """
         canary = cls(None)
-        canary._pending, canary._digest = False, digest
+        canary._pending, (canary._digest, *canary.after) = False, digest.split(",")
         return canary
+
+    @property
+    def text(self) -> str | None:
+        """The digests of the element and of those after it, separated by commas; None if there is none."""
+        return None if self.digest is None else ",".join([self.digest, *self.after])
+
+    def differs_after(self, elements: Sequence[Any]) -> int | None:
+        """Return the index of the first element that cannot be one of those after this one; None if all may be.
+
+        Args:
+            elements: as many as are known, or fewer if the epoch ends before.
+        """
+        for number, digest in enumerate(self.after):
+            ended = number >= len(elements)
+            if not digest and not ended:  # an element that cannot be digested
+                continue
+            if ended != (digest == END) or not (ended or Canary.known(digest).fits(elements[number])):
+                return number
+        return None
 
     @property
     def digest(self) -> str | None:

@@ -72,13 +72,14 @@ class SeededReader:
         self._error: Exception | None = None
         self._threads: set[threading.Thread] | None = None  # before the source was opened; None after the first element
         self._opened = 0.0
+        self._over = False  # the end was reached; some iterators would start over after it
         self.position = 0  # of the element that was read last, or failed
         self.skipped = False  # whether elements were skipped without being read
         self.first = dict[int, Canary]()  # the canaries of the first elements of the epoch, if they were read
 
     def begin(self, opener: Callable[[], Iterator[Any]]) -> None:
         """Open the source, with randomness that belongs to the epoch."""
-        self._ahead, self._error, self.skipped = [], None, False
+        self._ahead, self._error, self.skipped, self._over = [], None, False, False
         with self._given_guard():
             if self._mode != "off":
                 reseed(self._keys.batch(OPENING))
@@ -99,7 +100,7 @@ class SeededReader:
 
     def take(self, position: int, count: int, *, keep: bool = True) -> list[Any]:
         """Read up to `count` elements, fewer at the end; without `keep` each is replaced with None."""
-        if self._error is not None:
+        if self._error is not None and len(self._ahead) < count:
             error, self._error = self._error, None
             raise error
         ahead, self._ahead = self._ahead[:count], self._ahead[count:]
@@ -112,6 +113,11 @@ class SeededReader:
     def ahead(self) -> list[Any]:
         """Elements that were read, and are not taken yet."""
         return self._ahead
+
+    @property
+    def failed(self) -> bool:
+        """Whether reading ahead failed, so the next `take` raises."""
+        return self._error is not None
 
     def has(self, position: int, count: int = 1) -> bool:
         """Return whether `count` more elements exist, by reading them ahead. If that fails, the next `take` raises."""
@@ -225,9 +231,13 @@ class SeededReader:
                 return
 
     def _draw(self, position: int, count: int, *, keep: bool) -> list[Any]:
+        if self._over:
+            return []
         if self._mode == "off":
             self.position = position
-            return [self._kept(element, keep=keep) for element in islice(self._elements, count)]
+            read = [self._kept(element, keep=keep) for element in islice(self._elements, count)]
+            self._over = len(read) < count
+            return read
         drawn: list[Any] = []
         with self._given_guard():
             for place, key in enumerate(self._seeds(position, count), start=position):
@@ -237,6 +247,7 @@ class SeededReader:
                 try:
                     element = next(self._elements)
                 except StopIteration:
+                    self._over = True
                     break
                 drawn.append(element if keep else None)
                 if self._threads is not None:

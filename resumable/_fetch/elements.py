@@ -140,7 +140,7 @@ class ElementFetcher:
         return self._past.as_dict(cursor.epoch)
 
     def _opens_again(self, mark: Mark) -> bool:
-        """Return whether getting to a mark means to open the source, without a state of its own."""
+        """Return whether getting to a mark means to open the source, without restoring a state."""
         source, workers = mark.source, self._worker_states
         if source is None or self._replays:
             return True
@@ -194,6 +194,8 @@ class ElementFetcher:
         if place.reached and (place.base is None or self._is_stale(place, asked=asked) or place.ended):
             self._take_snapshot(place)
         if place.reached and not place.ended and self._live is not None and place.base is not None:
+            if asked and self._compares and self._ended is None and not self._live.ahead:
+                self._live.has(place.position, FEW)
             place.ended = self._live.has_ended(place.position, self._ended)
             if place.ended:
                 self._take_snapshot(place)
@@ -223,7 +225,10 @@ class ElementFetcher:
             return place.last[1] if place.last is not None and place.last[0] == place.position else None
         if not self._compares or place.ended or not place.reached or self._live is None or not self._live.ahead:
             return None
-        return self._canary_of(self._live.ahead[0])
+        first, *others = self._live.ahead[:FEW]
+        canary = self._canary_of(first)
+        canary.after = [Canary(one).digest or "" for one in others]
+        return canary
 
     def _canary_of(self, element: Any) -> Canary:
         """Return the canary of an element.
@@ -362,12 +367,12 @@ class ElementFetcher:
         if self._past is not None and self._opens_again(mark):
             self._past.check(mark.cursor, lambda message: _report(message, mark))
             self._past.opening(epoch)
-        self._go_to(positioner, mark, canary)
+        self._go_to(reader, positioner, mark, canary)
         if self._past is not None:
             self._past.tell()
 
-    def _go_to(self, positioner: Positioner, mark: Mark, canary: Canary | None) -> None:
-        reader, epoch, position = positioner.reader, mark.cursor.epoch, mark.cursor.position
+    def _go_to(self, reader: ElementReader, positioner: Positioner, mark: Mark, canary: Canary | None) -> None:
+        epoch, position = mark.cursor.epoch, mark.cursor.position
         if mark.source is not None and not self._replays:
             ways = [lambda: self._restore(reader, mark)]
             if self._otherwise is not None:

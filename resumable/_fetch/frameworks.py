@@ -14,7 +14,6 @@ if TYPE_CHECKING:
 
     from resumable._order.plan import Tail
     from resumable._stats import Meter
-    from resumable.protocols import ReplayBackend
 
 __all__ = [
     "Glimpsed",
@@ -138,7 +137,7 @@ class Glimpsed(Protocol):
         """The object that lives over epochs, as far as this process can inspect it."""
         ...
 
-    def apart(self) -> ReplayBackend:
+    def apart(self) -> Any:
         """Return the same backend over a copy of the source, or over the source itself if it cannot be copied.
 
         It has a method `leave`, which ends an epoch of which only the first elements were read, and `close`.

@@ -1,6 +1,6 @@
-"""What an object remembers: its attributes and those of the objects inside it, as short texts that can be compared.
+"""Notes the memory of an object: its attributes and all attributes inside it, as short texts that can be compared.
 
-Four kinds of things are noted, by their path from the object:
+Four kinds of things are noted, each under its path from the object:
 
     value        a number, a text, or a small array
     order        a list, tuple or array of plain values
@@ -25,6 +25,7 @@ import numpy as np
 from resumable._content import Canary, digest_of
 from resumable._content.elements import spread
 from resumable._introspection import (
+    ask,
     attributes_of,
     has,
     is_exactly,
@@ -47,7 +48,7 @@ _LIBRARIES = frozenset({"torch", "numpy", "threading", "_thread", "logging", "mu
 
 
 class Note(NamedTuple):
-    """What is known of one thing.
+    """A note about one thing.
 
     Args:
         kind: "value", "order", "generator" or "iterator".
@@ -61,15 +62,17 @@ class Note(NamedTuple):
 
 
 class Memory(NamedTuple):
-    """What an object remembers.
+    """The memory of an object.
 
     Args:
-        notes: of each thing, by its path.
+        notes: about each thing, under its path.
         copies: whether a copy of the object would be small and have no side effects.
+        shared: whether it has memory that processes share, which a copy would not separate.
     """
 
     notes: dict[str, Note]
     copies: bool
+    shared: bool
 
     def values(self) -> str:
         """Return a digest of everything but generators and iterators."""
@@ -83,7 +86,7 @@ def memory_of(root: Any) -> Memory:
     """Return what an object, a function or a partial remembers."""
     search = _Search()
     survive(None, partial(search.run, root), None)
-    return Memory(search.notes, search.copies)
+    return Memory(search.notes, search.copies and not search.shared, search.shared)
 
 
 def copied(thing: Any) -> Any:
@@ -96,7 +99,7 @@ def copied(thing: Any) -> Any:
 class _Search:
     def __init__(self) -> None:
         self.notes = dict[str, Note]()
-        self.copies = True
+        self.copies, self.shared = True, False
         self._bytes = 0
         self._seen = dict[int, Any]()
         self._waiting = deque[tuple[str, Any, int]]()
@@ -132,6 +135,7 @@ class _Search:
             self._dict(path, thing, depth)
         elif (size := _bytes_of(thing)) is not None:
             self._bytes += size
+            self.shared |= not issubclass(kind, np.ndarray) and thing.is_shared() and thing.device.type == "cpu"
             self.copies &= self._bytes <= _MOST_BYTES
             self._array(path, thing)
         elif issubclass(kind, (types.FunctionType, types.MethodType, partial)):
@@ -197,6 +201,10 @@ class _Search:
             if package_of(kind) in _LIBRARIES:
                 return
         if package_of(kind) in {"threading", "_thread", "logging"}:
+            return
+        if package_of(kind) == "multiprocessing" and has(kind, "value"):
+            self.shared = True
+            self._add(f"{path}.value", ask(thing, "value"), depth)
             return
         for name, value in attributes_of(thing).items():
             self._add(f"{path}.{name}", value, depth)

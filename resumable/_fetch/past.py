@@ -1,18 +1,18 @@
 """Checks that a source which is opened again does not depend on its past, wherever an epoch of it starts or continues.
 
-An object that lives over epochs may count its passes, shuffle a list in place, or draw from its own generator. A
+An object that lives over epochs may count its passes, shuffle a list in place, or use its own generator. A
 resumed run opens it for the first time, so it yields different elements than in the run that saved. Saving changes
 nothing: a state only contains what was seen anyway.
 
     epoch      the epoch that is opened next
     before     digests of the first elements of the epoch before
     values     digest of what the source remembered when that epoch started
-    ended      what it has changed of that since it was first opened, as it was when that epoch ended
+    ended      the values at that epoch's end that it has changed since it was first opened
 
 The check runs once, when the first epoch after a load is opened. It reads a few elements of a copy, or of the source
 itself if it cannot be copied:
 
-    the same epoch after another one    must start with the same elements. Else the source depends on its past
+    the epoch after a different one     must start with the same elements. Else the source depends on its past
     the epoch before                    must start as in the state, unless a loop has set the source to something else
     what the source remembers           must be as in the state, unless opening it resets that
 """
@@ -58,7 +58,7 @@ _WAYS = (
 
 @dataclass(slots=True)
 class _Epoch:
-    """What is known of an epoch.
+    """Facts about an epoch.
 
     Args:
         opened: what the source remembered when it started.
@@ -153,7 +153,7 @@ class Past:
             used.close()
 
     def _compare(self, epoch: int, fresh: Any, used: Any, report: Callable[[str], None]) -> None:
-        """Compare an epoch of the source with the same epoch after another one, and that one with the state."""
+        """Compare an epoch of the source with the same epoch after the one before, and that one with the state."""
         assert self._source is not None
         ended, now, lives = self._loaded_changes(epoch), self._memory(), self._source.lives
         first = self._glimpse(fresh, epoch) if lives else {}
@@ -227,7 +227,7 @@ class Past:
 
 
 def _differing(before: Mapping[str, Note], now: Mapping[str, Note]) -> list[str]:
-    """Return the paths of what differs, without new entries of containers and without lists that grow."""
+    """Return the paths of the differences, without new entries of containers and without lists that grow."""
     return [
         path
         for path, note in now.items()
@@ -236,7 +236,7 @@ def _differing(before: Mapping[str, Note], now: Mapping[str, Note]) -> list[str]
 
 
 def _grows(one: Note | None, other: Note) -> bool:
-    """Return whether a list has other elements than before: it is a cache, or a history."""
+    """Return whether a list has different elements than before: it is a cache, or a history."""
     return one is not None and one.kind == other.kind == "order" and one.parts != other.parts
 
 
@@ -281,14 +281,14 @@ def _remembers(what: str, other: Mapping[str, tuple[Note, Note | None]]) -> str:
     )
     return (
         f"{what} lives over epochs, and remembers something different than in the run that saved the state.\n{lines}"
-        f"If later elements depend on it, they differ from those of an uninterrupted run. {_WAYS}"
+        f"If later elements depend on it, an uninterrupted run has different ones. {_WAYS}"
     )
 
 
 def _other_process(what: str, epoch: int) -> str:
     return (
         f"epoch {epoch} of {what} starts with different elements in this process than in the run that saved the "
-        "state.\nThe next epochs would also differ from those of an uninterrupted run. The likely cause is the order "
+        "state.\nAn uninterrupted run would also have different elements next. The likely cause is the order "
         "of files or of a set, a clock, or a thread. Sort lists of files, use sorted(...) instead of a set, and seed "
         'what shuffles. If the elements are expected to differ, pass checks="ranks".'
     )
@@ -318,7 +318,7 @@ class Run:
         done, self._done = self._done, None
         if done is None or done > epoch:
             raise UnsupportedError(
-                f'{self._name()} would have to go back to the start of epoch {epoch}, but resume="replay_run" can only '
+                f'{self._name()} would need to go back to the start of epoch {epoch}, but resume="replay_run" can only '
                 "read the run again from its start, with a source that was not read yet.\nIts elements depend on how "
                 "often it was iterated over. Load the state in a new process, or wrap a new source."
             )

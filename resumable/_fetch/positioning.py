@@ -40,9 +40,11 @@ class Positioner:
     """
 
     def __init__(self, reader: SeededReader, name: Callable[[], str], report: Callable[[str], None]) -> None:
-        self.reader, self._name, self._report = reader, name, report
+        self._reader, self._name, self._report = reader, name, report
 
-    def restore(self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None) -> None:
+    def restore(
+        self, ways: Sequence[Callable[[], object]], position: int, canary: Canary | None, *, again: bool = False
+    ) -> None:
         """Restore the source with its own state.
 
         Args:
@@ -50,12 +52,15 @@ class Positioner:
                 order is unknown: `__iter__` may reset the source, or only `__iter__` may read the state.
             position: the position of the state.
             canary: of the next element. None if nothing is compared: then the first way is used.
+            again: restore it once more after a comparison, so it is not ahead of the position.
         """
         found = None
         for way in ways:
             way()
             found = None if canary is None else self._other_ahead(position, canary)
             if found is None:
+                if again:
+                    way()
                 return
         assert found is not None
         assert canary is not None
@@ -86,13 +91,13 @@ class Positioner:
                 it, so no element needs to be read.
         """
         before = None if announced else canary
-        self.reader.begin(opener)
+        self._reader.begin(opener)
         found, other = self._pass(position, before, witness)
         # If an element differs, the source's skip() may be wrong, so it is read again without it. If a witness differs,
         # the order itself has changed, and reading again does not help.
-        if self.reader.skipped and witness is None and again is not None and (other is not None or found < position):
-            borrowed = self.reader.borrows
-            self.reader.begin(again)
+        if self._reader.skipped and witness is None and again is not None and (other is not None or found < position):
+            borrowed = self._reader.borrows
+            self._reader.begin(again)
             found, other = self._pass(position, before, witness, read=True)
             if other is None and found == position:
                 self._report_skip(skipped_elsewhere(self._name(), position - 1), borrowed=borrowed)
@@ -115,7 +120,7 @@ class Positioner:
         self, count: int, canary: Canary | None, witness: Callable[[int], Any] | None, *, read: bool = False
     ) -> tuple[int, str | None]:
         """Skip `count` elements; return how many there were, and describe the last if it does not fit the canary."""
-        reader = self.reader
+        reader = self._reader
         if canary is None or not count:
             return reader.skip(0, count, read=read or reader.borrows), None
         if witness is not None:
@@ -131,12 +136,21 @@ class Positioner:
 
     def _other_ahead(self, position: int, canary: Canary) -> str | None:
         """Describe the next element if it is not the one that the state announced; else return None."""
-        reader = self.reader
+        reader = self._reader
         if not reader.has(position):
             return "the end of the epoch"
         if not reader.ahead:  # reading it failed, and the next read raises the error
             return None
-        return None if canary.fits(reader.ahead[0]) else _in_words(reader.ahead[0])
+        if not canary.fits(reader.ahead[0]):
+            return _in_words(reader.ahead[0])
+        reader.has(position, 1 + len(canary.after))
+        if reader.failed:
+            return None
+        other = canary.differs_after(reader.ahead[1:])
+        if other is None:
+            return None
+        found = reader.ahead[1:][other : other + 1]
+        return (_in_words(found[0]) if found else "the end of the epoch") + f" at element {position + 1 + other}"
 
 
 def orders_of(source: Any, state: Any, iterator_state: Any) -> list[tuple[bool, bool]]:

@@ -390,7 +390,7 @@ class State:
             "unit": self.unit,
             "journal": self.journal.as_list(mark.cursor),
             "fingerprint": self.data,
-            "canary": None if mark.canary is None else mark.canary.digest,
+            "canary": None if mark.canary is None else mark.canary.text,
             "past": self.past,
         }
         for name, value in self.fingerprint.items():

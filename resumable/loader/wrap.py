@@ -136,6 +136,7 @@ def wrap(source: Any, **options: Any) -> Loader:
             set.
         resume: for sources that support both: restore the source's own "state", or "replay" the epoch up to the
             saved position. By default the state, unless it is known to be incomplete. States work with both settings.
+            "replay_run" also reads all earlier epochs again: for sources that depend on how often they were iterated.
         streams: for a `DataLoader` over an `IterableDataset`: read the dataset as this many logical streams, with any
             number of workers and ranks. The dataset sees the streams as workers (`get_worker_info()`), each epoch
             starts with fresh copies of the dataset, and a state loads with any number of workers. The streams are

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
 
 LENGTH = 12
 OPENED: list[Any] = []
+SAMPLES: Any = torch.arange(LENGTH)
 
 
 class Source:
@@ -253,13 +254,96 @@ class SeededOrder(CountedOrder):
         yield from random.Random(self.epoch).sample(range(LENGTH), LENGTH)
 
 
-DEPENDENT: dict[str, Callable[[], Any]] = {
-    one.__name__: one
-    for one in (
-        *(Counter, Late, EveryThird, InPlace, InPlaceArray, OwnRandom, OwnNumpy, OwnTorch, Cache, Prepared),
-        *(KeepsIterator, Thread, Clock, Statistics),
-    )
-} | {"closure": closure, "Tracked": lambda: Tracked(Augmented(), batch_size=2)}
+class StageOnly(CountedOrder):
+    """Has a state without a position; drawing again is right."""
+
+    def __iter__(self) -> Iterator[int]:
+        yield from random.Random(self.epoch).sample(range(LENGTH), LENGTH)
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"epoch": self.epoch}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.epoch = state["epoch"]
+
+
+class PositionOnly(Sampler[int]):
+    """Has a state with a position, and without the generator that all epochs share."""
+
+    def __init__(self) -> None:
+        self.generator = random.Random(3)
+        self.at = self.start = 0
+        self.before = self.generator.getstate()
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        self.at, self.start = self.start, 0
+        self.order = self.generator.sample(range(LENGTH), LENGTH)
+        while self.at < LENGTH:
+            self.at += 1
+            yield self.order[self.at - 1]
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        self.start = state["at"] % LENGTH
+
+
+class Complete(PositionOnly):
+    """Has all of it in its state."""
+
+    def __iter__(self) -> Iterator[int]:
+        self.before = self.generator.getstate() if self.start == 0 else self.before
+        self.generator.setstate(self.before)
+        return super().__iter__()
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"at": self.at, "before": self.before, "now": self.generator.getstate()}
+
+    def load_state_dict(self, state: dict[str, Any]) -> None:
+        super().load_state_dict(state)
+        self.before = state["before"]
+        self.generator.setstate(state["now"])
+
+
+class Buckets(IterableDataset[Any]):
+    """Has a state without its buckets, so the next element is often right, and a later one is not."""
+
+    def __init__(self) -> None:
+        self.at, self.back = 0, False
+
+    def __iter__(self) -> Iterator[Any]:
+        if not self.back:
+            self.at = 0
+        self.back = False
+        short: list[int] = []
+        long: list[int] = []
+        while self.at < 60:
+            bucket = long if self.at % 5 == 0 else short
+            bucket.append(self.at)
+            self.at += 1
+            if len(bucket) == 4:
+                yield list(bucket)
+                bucket.clear()
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at, self.back = state["at"], True
+
+
+def named(*makes: Any) -> dict[str, Callable[[], Any]]:
+    return {make.__name__: make for make in makes}
+
+
+DEPENDENT = named(
+    *(Counter, Late, EveryThird, InPlace, InPlaceArray, OwnRandom, OwnNumpy, OwnTorch, Cache, Prepared),
+    *(KeepsIterator, Thread, Clock, Statistics),
+) | {"closure": closure, "Tracked": lambda: Tracked(Augmented(), batch_size=2)}
 
 
 # ---------------------------------------------------------------------- they do not depend on it
@@ -304,7 +388,7 @@ class Position(Source):
 
 
 class Iterating:
-    """Its own iterator, which begins again."""
+    """Its own iterator, which starts over."""
 
     def __iter__(self) -> Any:
         self.at = 0
@@ -424,18 +508,15 @@ class WithDel(Local):
         self.files.clear()
 
 
-RIGHT: dict[str, Callable[[], Any]] = {
-    one.__name__: one
-    for one in (
-        *(Seeded, SeededTorch, NewGenerator, Position, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
-        *(Staged, Endless, WithDel),
-    )
-} | {
+RIGHT = named(
+    *(Seeded, SeededTorch, NewGenerator, Position, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
+    *(Staged, Endless, WithDel),
+) | {
     "function": lambda: function,
     "of_epoch": lambda: of_epoch,
     "partial": lambda: partial(function),
     "list": lambda: _Again(list(range(LENGTH))),
-    "tracked": lambda: Tracked(torch.arange(LENGTH), batch_size=2, shuffle=True),  # type: ignore[arg-type]  # enough
+    "tracked": lambda: Tracked(SAMPLES, batch_size=2, shuffle=True),
 }
 
 

@@ -12,13 +12,16 @@ import copy
 import warnings
 from collections import deque
 from contextlib import nullcontext
-from itertools import islice
+from functools import partial
+from itertools import islice, repeat
+from logging import getLogger
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
 import torch
 from tqdm import tqdm
 
+from resumable._content import Canary
 from resumable._fetch.element_reader import FEW, too_few
 from resumable._fetch.frameworks import Inside
 from resumable._fetch.own_state import without_state
@@ -37,7 +40,7 @@ from resumable.backends.torch.changes import OF_THE_RUN, UNSET, Changes, describ
 from resumable.backends.torch.engine import make_engine, meter_of, shown
 from resumable.backends.torch.map_style import stored_by
 from resumable.backends.torch.orders import FARTHEST, is_plain_batch_sampler
-from resumable.errors import PromiseWarning, UnsupportedError
+from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
 from resumable.protocols import Listed, Request, Traits
 
 if TYPE_CHECKING:
@@ -57,6 +60,17 @@ __all__ = ["CustomOrderBackend"]
 
 _HINTS = dict.fromkeys(
     ("batch", "drop_last", "order", "parameters"), "Use the same DataLoader options as the original run."
+)
+_log = getLogger("resumable")
+_WITHOUT_STATE = (
+    "the state of the sampler %s does not lead to the next indices, but reading the epoch again does, so the state "
+    "is not used. Include the position in state_dict(), or remove it."
+)
+_GONE_ELSEWHERE = (
+    "the sampler {} was restored from its own state, but continues with different indices than in the saved run.\n"
+    "  in the checkpoint: after batch {}, batches with the digests {}\n  in this run:       {}\n"
+    "Samples would be read twice, or never. Reading the epoch again also leads to different ones. Include "
+    "everything that the next indices depend on in state_dict(), such as the position and the generator."
 )
 _LARGEST = 1 << 62  # samples per epoch; positions are 64-bit integers
 
@@ -116,7 +130,8 @@ class CustomOrderBackend:
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Restore the sampler's state, and continue."""
-        drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"])
+        following = None if snapshot.get("ended") else snapshot.get("following")
+        drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"], following)
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
     def own_fields(self, snapshot: Any) -> list[Any]:
@@ -128,6 +143,9 @@ class CustomOrderBackend:
             or type(ended) is not bool
         ):
             raise TypeError(f"source_state.snapshot has step {step!r}, samples {samples!r} and ended {ended!r}")
+        following = snapshot.get("following")
+        if following is not None and not (isinstance(following, list) and all(type(one) is str for one in following)):
+            raise TypeError(f"source_state.snapshot.following must be a list of digests, but it is {following!r}")
         return [step, samples, ended]
 
     def elements_before(self, snapshot: Any) -> int:
@@ -153,7 +171,7 @@ class CustomOrderBackend:
         return self._order.is_copied and not self._order.stateful
 
     def apart(self) -> _OnlyIndices:
-        """Return a backend that only draws the indices, from another copy of the sampler."""
+        """Return a backend that only yields the indices, from a new copy of the sampler."""
         return _OnlyIndices(UserOrder(self._loader, self._options), self.identity)
 
     def close(self) -> None:
@@ -170,7 +188,7 @@ class CustomOrderBackend:
         rank, ahead = self._options.find_world().rank, deque[IndexBatch]()
         reading = self._engine.run(_requests(drawn, ahead, epoch, rank), seed=self._options.stream_seed, epoch=epoch)
         kept = 4 * self._options.find_world().size
-        self._batches = _Batches(drawn, ahead, reading, snapshot, self._order, kept=kept)
+        self._batches = _Batches(drawn, ahead, reading, snapshot, self._order, epoch=epoch, kept=kept)
         return self._batches
 
 
@@ -213,10 +231,11 @@ class _Batches:
         snapshot: Any,
         order: UserOrder,
         *,
+        epoch: int,
         kept: int,
     ) -> None:
         self._drawn, self._ahead, self._reading = drawn, ahead, reading
-        self._snapshot, self._order = snapshot, order
+        self._snapshot, self._order, self._epoch = snapshot, order, epoch
         self._passed = deque[tuple[int, list[Any]]](maxlen=kept)
         self._over = self._current = False
 
@@ -245,8 +264,12 @@ class _Batches:
         if self._snapshot is None or not (self._over or self._current):
             return self._snapshot
         state = self._order.state(between=self._over)  # with what the loop has changed since then
-        place = {"step": 0, "samples": 0, "ended": False} if self._over else {}
-        return {**self._snapshot, "order": state, **place}
+        if self._over:
+            following = self._order.following_epoch(self._epoch + 1)
+            return {"order": state, "step": 0, "samples": 0, "ended": False, **following}
+        if self._order.changed:
+            self._snapshot.pop("following", None)
+        return {**self._snapshot, "order": state}
 
     def ended(self) -> bool:
         """Return whether the sampler has said that the last batch ends the epoch."""
@@ -265,6 +288,8 @@ class _Batches:
         self._passed.append((drawn.step + 1, drawn.indices))
         self._current = drawn.current
         self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
+        if drawn.following is not None:
+            self._snapshot["following"] = drawn.following
 
 
 class UserOrder:
@@ -281,6 +306,7 @@ class UserOrder:
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
         self._loader, self._seed, self._seeds = loader, options.stream_seed, options.randomness != "off"
+        self._compares = options.compares_data and self._seeds  # unseeded, a copy would use the numbers of the original
         self._batch_size, self._drop_last = loader.batch_size, loader.drop_last
         batches: Any = loader.batch_sampler
         self._own_batches = batches is not None and not is_plain_batch_sampler(batches)
@@ -294,6 +320,7 @@ class UserOrder:
         self.length = length_or_none(self._user if batches is None else batches)  # which may compute the batches
         self._changes = Changes(self._user, loader.dataset) if self.is_copied else None
         self._copied = Changes(self._sampler, loader.dataset)
+        self.changed = False  # whether the loop has changed it in this epoch
         self._state_owner = next((thing for thing in self._layers(self._sampler) if _has_state(thing)), None)
         # A batch after the last position of a state tells where the epoch ends, if no length does.
         self._lazy = loader.num_workers == 0 and (not self.stateful or self.length is not None)
@@ -302,7 +329,7 @@ class UserOrder:
 
     @property
     def is_copied(self) -> bool:
-        """Whether the indices come from a copy of the user's sampler."""
+        """Whether the sampler is a copy of the user's."""
         return self._sampler is not self._user
 
     @property
@@ -339,7 +366,9 @@ class UserOrder:
             self._replay_epochs(epoch)
         return self._draw(epoch, 0, 0)
 
-    def restore(self, epoch: int, state: Any, step: int, samples: int) -> Iterator[IndexBatch]:
+    def restore(  # noqa: PLR0913, PLR0917  # the fields of a snapshot
+        self, epoch: int, state: Any, step: int, samples: int, following: list[str] | None = None
+    ) -> Iterator[IndexBatch]:
         """Restore the sampler's state, and yield the remaining batches of indices of the epoch.
 
         Args:
@@ -347,9 +376,10 @@ class UserOrder:
             state: as in `IndexBatch.state`.
             step: batches of the epoch that are done.
             samples: samples of the epoch that are done.
+            following: as in `IndexBatch.following`; None if it is unknown.
 
         Raises:
-            StateMismatchError: the sampler has no state.
+            StateMismatchError: the sampler has no state, or continues with different indices.
         """
         if self._state_owner is None:
             raise without_state(f"the sampler {qualname_of(type(self._user))}")
@@ -359,14 +389,81 @@ class UserOrder:
         if self._changes is not None and own is not None:  # the loop changes it from its saved values on
             survive("the user's sampler", lambda: own.load_state_dict(copy.deepcopy(state)), None)
             self._note()
-        return self._draw(epoch, step, samples)
+        found = None if following is None or not self._checks else self._digests(epoch, samples)
+        if found is None or found == following:
+            return self._draw(epoch, step, samples)
+        drawn = self._drawn_again(epoch)
+        if [Canary(batch.indices).digest for batch in islice(drawn, step, step + FEW)] != following:
+            raise StateMismatchError(_GONE_ELSEWHERE.format(qualname_of(type(self._user)), step, following, found))
+        _log.warning(_WITHOUT_STATE, qualname_of(type(self._user)))
+        return islice(self._drawn_again(epoch), step, None)
+
+    @property
+    def _checks(self) -> bool:
+        """Whether what follows a state is compared."""
+        return self._compares and self.stateful and self.is_copied
+
+    def following_epoch(self, epoch: int) -> dict[str, list[str]]:
+        """Return the digests of the first batches of the next epoch; empty if they are not compared."""
+        following = self._digests(epoch, 0) if self._checks else None
+        return {} if following is None else {"following": following}
+
+    def _digests(self, epoch: int, samples: int) -> list[str] | None:
+        """Return the digests of the next few batches of an epoch; None if the sampler cannot be copied."""
+        twin = self._twin()
+        if twin is None:
+            return None
+        for layer in self._layers(twin):
+            if callable(tell := ask(layer, "set_epoch")):
+                tell(epoch)
+        return list(islice(self._digests_of(twin, epoch, samples), FEW))
+
+    def _twin(self) -> Any:
+        """Return a copy of the copy, which may be read ahead; None if that cannot be copied."""
+        return survive(None, partial(copy.deepcopy, self._sampler, self._data), None)
+
+    def _digests_of(self, twin: Any, epoch: int, samples: int) -> Iterator[str]:
+        """Yield the digests of the batches that a sampler has next, seeded as if they were read."""
+        keys = SampleKeys(self._seed, epoch, _ORDER_STREAM)
+        with self._guard(keys.batch(samples)):
+            batches = self._index_batches(twin)
+        while True:
+            with self._guard(keys.batch(samples)):
+                indices = next(batches, None)
+            if indices is None:
+                return
+            yield Canary(indices).digest or ""
+            samples += len(indices)
+
+    def _following(self, epoch: int, samples: int) -> Iterator[list[str] | None]:
+        """Yield the digests of the few batches after each batch, until the loop changes the sampler."""
+        twin = self._twin() if self._checks else None
+        digests = iter(()) if twin is None else self._digests_of(twin, epoch, samples)
+        ahead = deque(islice(digests, 1))
+        while ahead and not self.changed:
+            ahead.extend(islice(digests, FEW + 1 - len(ahead)))
+            ahead.popleft()
+            yield list(ahead)
+        yield from repeat(None)
+
+    def _drawn_again(self, epoch: int) -> Iterator[IndexBatch]:
+        """Yield the batches of an epoch from a new copy of the sampler, without its state."""
+        self._sampler, self._next_epoch = self._copy(), 0
+        self._state_owner = next(thing for thing in self._layers(self._sampler) if _has_state(thing))
+        self._copied = Changes(self._sampler, self._loader.dataset)
+        self._note()
+        if epoch and not self._tell_epoch(epoch):
+            self._replay_epochs(epoch)
+        return self._draw(epoch, 0, 0)
 
     def _draw(self, epoch: int, step: int, samples: int) -> Iterator[IndexBatch]:
         self._next_epoch = -1  # until the end, the sampler is not at the start of any epoch
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
         self._tell_epoch(epoch)
+        self.changed = False
+        following = self._following(epoch, samples)
         with self._guard(order_keys.batch(samples)):
-            batches = self._index_batches()
+            batches = self._index_batches(self._sampler)
 
         def draw() -> tuple[list[Any] | None, Any]:
             self._follow()
@@ -377,19 +474,19 @@ class UserOrder:
         while indices is not None:
             before, samples = samples, samples + len(indices)
             looks = not self._lazy or (self.stateful and step + 1 >= (self.length or 0))
-            following, later = draw() if looks else (None, None)
-            ended = looks and following is None
+            more, later = draw() if looks else (None, None)
+            ended = looks and more is None
             self._lazy = self._lazy and (ended or not looks)  # it has more batches than its length says
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
-            yield IndexBatch(
-                indices, sample_keys, batch_key, step, samples, later if ended else state, ended, not looks
-            )
+            state = later if ended else state
+            after = next(following)
+            yield IndexBatch(indices, sample_keys, batch_key, step, samples, state, ended, not looks, after)
             step += 1
-            indices, state = (following, later) if looks else draw()
+            indices, state = (more, later) if looks else draw()
         self._next_epoch = epoch + 1
 
-    def _index_batches(self) -> Iterator[list[Any]]:
-        source = iter(self._sampler)
+    def _index_batches(self, sampler: Any) -> Iterator[list[Any]]:
+        source = iter(sampler)
         if self._own_batches:
             return ([_copy_index(index) for index in batch] for batch in source)
         return _chunks(map(_copy_index, _iterate_once(source)), self._batch_size or 1, drop_last=self._drop_last)
@@ -421,6 +518,7 @@ class UserOrder:
                     continue
                 raise _changed_twice(self._user, path, here, now)
             self._changes.bring(self._sampler, path)
+            self.changed = True
         self._note()
 
     def _note(self) -> None:
@@ -443,7 +541,7 @@ class UserOrder:
                 pass
 
     def _counts_epochs(self, epoch: int) -> bool:
-        """Return whether an epoch has a different order after another one, although the sampler is told its number."""
+        """Return whether the order depends on earlier epochs, although the sampler has `set_epoch`."""
         if epoch == 0 or not self.is_copied:
             return False
         return self._first_of([epoch]) != self._first_of([epoch - 1, epoch])
@@ -459,8 +557,12 @@ class UserOrder:
 
     def _copy(self) -> Any:
         """Copy the user's sampler but not its dataset; return the original if it cannot be copied."""
-        known = {id(self._loader.dataset): self._loader.dataset}
-        return survive(None, lambda: copy.deepcopy(self._user, known), self._user)
+        return survive(None, partial(copy.deepcopy, self._user, self._data), self._user)
+
+    @property
+    def _data(self) -> dict[int, Any]:
+        """The objects that copies of the sampler share."""
+        return {id(self._loader.dataset): self._loader.dataset}
 
     @staticmethod
     def _layers(sampler: Any) -> list[Any]:
@@ -486,6 +588,7 @@ class IndexBatch(NamedTuple):
     `step` is the number of batches before it, `samples` the number of samples up to and including it. `state` is the
     sampler's state after it. After the last batch (`ended`), it is the state after the end of the epoch, as some
     samplers finish the epoch when they yield the last batch. `current` says that no later batch was requested.
+    `following` has the digests of the next few batches, if they are compared.
     """
 
     indices: list[Any]
@@ -496,6 +599,7 @@ class IndexBatch(NamedTuple):
     state: Any
     ended: bool
     current: bool
+    following: list[str] | None
 
 
 def _parameters(sampler: Any) -> dict[str, Any]:

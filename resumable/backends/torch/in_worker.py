@@ -13,7 +13,7 @@ from torch.multiprocessing import get_context
 from torch.utils.data import IterableDataset, get_worker_info
 
 from resumable._content import Canary
-from resumable._fetch.element_reader import SeededReader
+from resumable._fetch.element_reader import FEW, SeededReader
 from resumable._fetch.failures import note, sending
 from resumable._fetch.own_state import state_methods
 from resumable._fetch.positioning import Positioner, give_back, iterate, iterate_at, orders_of, shows_nothing
@@ -148,7 +148,7 @@ class WorkerState:
         ended: whether the worker has finished this epoch.
         state: the dataset's state after these batches, if it has one.
         iterator: the state of the dataset's iterator after these batches, if it is separate.
-        canary: digest of the next sample if there is a state; otherwise, of the last delivered sample.
+        canary: digests of the next few samples if there is a state; otherwise, of the last delivered sample.
         strict: whether a different sample is an error instead of a warning.
         elsewhere: whether a different rank read this stream, so only the number of batches is known.
     """
@@ -201,7 +201,7 @@ class Item(NamedTuple):
         worker: its number.
         state: its state afterwards, in the form of `WorkerState.as_dict`.
         batch: a list with the batch; empty if there is none.
-        first: digest of the batch's first sample, if the dataset has a state.
+        first: digests of the batch's first few samples, if the dataset has a state.
         warning: text of a warning.
         seconds: time that reading the batch took, without restoring a position.
         unseen: text about samples that show no content.
@@ -294,7 +294,12 @@ class WorkerEpoch:
         own, iterator = self._state.state, self._state.iterator
         orders = orders_of(self._dataset, own, iterator)
         ways = [partial(self._reader.begin, partial(self._open_at, order)) for order in orders]
-        positioner.restore(ways, self._position, self._canary)
+        # A state is taken after each batch, so nothing may be read ahead of it.
+        size, canary = self._stream.size(), self._canary
+        if canary is not None and size > 1:
+            canary.after = canary.after[: size - 1]
+        again = canary is not None and len(canary.after) >= size
+        positioner.restore(ways, self._position, canary, again=again)
 
     def _open_at(self, order: tuple[bool, bool]) -> Iterator[Any]:
         own, iterator = self._state.state, self._state.iterator
@@ -340,7 +345,10 @@ class WorkerEpoch:
             return None, None
         canary = Canary(drawn[0] if ahead else drawn[-1])
         self._unseen = None if canary.unseen is None else shows_nothing(self._name(), canary.unseen)
-        return (canary.digest, None) if ahead else (None, canary.digest)
+        if not ahead:
+            return None, canary.digest
+        canary.after = [Canary(one).digest or "" for one in drawn[1:FEW]]
+        return canary.text, None
 
     def _batch(self, drawn: list[Any]) -> list[Any] | None:
         if not drawn:

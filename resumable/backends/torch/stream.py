@@ -15,9 +15,11 @@ import warnings
 from collections import deque
 from typing import TYPE_CHECKING, Any
 
+from resumable._content import END
 from resumable._data import shards_of
+from resumable._fetch.element_reader import FEW
 from resumable._fetch.frameworks import Inside
-from resumable._fetch.memory import copied
+from resumable._fetch.memory import copied, memory_of
 from resumable._fetch.own_state import needs_arguments, state_methods
 from resumable._fetch.restarting_workers import WorkersDied
 from resumable._introspection import has, length_or_none, qualname_of
@@ -72,7 +74,9 @@ class TorchStreamBackend:
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
-        self._rotated = self._leaves = False  # the latter: goes on in the same workers after a part of an epoch
+        self._rotated = self._leaves = (
+            False  # the latter: an epoch may start in the same workers after a part of the epoch before
+        )
         self._engine: Engine | None = None
         self.stored = shards_of(loader.dataset)
         self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
@@ -129,7 +133,9 @@ class TorchStreamBackend:
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         policy = self._policy
         running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
-        self._batches = Batches(running, plan, self._meter, peeks=self._workers if self._options.compares_data else 0)
+        each = FEW if self._loader.batch_size in {None, 1} else 1  # batches with enough samples to compare
+        peeks = self._workers * each if self._options.compares_data else 0
+        self._batches = Batches(running, plan, self._meter, peeks=peeks)
         return self._batches
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # reuse: with the persistent workers
@@ -145,8 +151,8 @@ class TorchStreamBackend:
 
     @property
     def lives(self) -> bool:
-        """Whether the dataset lives over epochs, in this process or in its workers."""
-        return self._keeps
+        """Whether the dataset lives over epochs: in this process, in its workers, or in memory that they share."""
+        return self._keeps or memory_of(self._loader.dataset).shared
 
     @property
     def remembering(self) -> Any:
@@ -163,7 +169,7 @@ class TorchStreamBackend:
         return backend
 
     def leave(self) -> None:
-        """Do nothing: the workers go on with the next epoch."""
+        """Do nothing: the workers continue with the next epoch."""
 
     def own_fields(self, snapshot: Any) -> list[Any]:
         """Return the fields of a snapshot other than a dataset's own state."""
@@ -280,8 +286,8 @@ class Batches:
         running: yields the workers' items in order.
         plan: where the epoch starts.
         meter: records the time that the workers needed for the yielded batches.
-        peeks: number of workers if a snapshot holds the canary of each worker's next sample; their items are read
-            ahead for it. Otherwise 0.
+        peeks: number of items that are read ahead if a snapshot holds the canary of each worker's next samples.
+            Otherwise 0.
     """
 
     def __init__(self, running: Iterator[Item], plan: StreamPlan, meter: Meter | None, *, peeks: int) -> None:
@@ -331,7 +337,7 @@ class Batches:
         return any(isinstance(item, Exception) or item.batch for item in self._ahead)
 
     def _peek(self) -> None:
-        """Read an item of each worker ahead."""
+        """Read items of each worker ahead."""
         while len(self._ahead) < self._peeks and self._read_ahead():
             pass
 
@@ -359,10 +365,12 @@ class Batches:
         states = self.states()
         if self._peeks and any(state.has_own for state in self._states):
             self._peek()
-            first: dict[int, str | None] = {}
+            first: dict[int, list[str]] = {}
             for item in self._ahead:
                 if not isinstance(item, Exception):
-                    first.setdefault(item.worker, item.first)
+                    known = first.setdefault(item.worker, [])
+                    known += [] if item.first is None else item.first.split(",")
+                    known += [END] if item.state["ended"] and known else []
             states = [_with_canary(state, first.get(worker)) for worker, state in enumerate(states)]
         return {"next": self._turn, "workers": states}
 
@@ -371,9 +379,9 @@ class Batches:
         self._running.close()  # type: ignore[attr-defined]  # a generator
 
 
-def _with_canary(state: dict[str, Any], canary: str | None) -> dict[str, Any]:
-    """Return a worker's state with the canary of its next sample, if it has a dataset's own state."""
+def _with_canary(state: dict[str, Any], digests: list[str] | None) -> dict[str, Any]:
+    """Return a worker's state with the canary of its next samples, if it has a dataset's own state."""
     if not {"state", "iterator"} & set(state):
         return state
     known = {name: value for name, value in state.items() if name != "canary"}
-    return known if canary is None else {**known, "canary": canary}
+    return {**known, "canary": ",".join(digests[:FEW])} if digests else known
