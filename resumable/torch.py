@@ -133,7 +133,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         _check(after_last, order)
         drawn = None
         if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
-            draws: Any = generator  # a seed that nobody gave is drawn here, and saved
+            draws: Any = generator  # without a seed, one is drawn here and saved
             if generator is None and (seed is None or order == "torchdata"):
                 drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item()) if seed is None else None
                 draws = torch.Generator().manual_seed(seed if drawn is None else drawn)  # type: ignore[arg-type]  # one of them is there
