@@ -152,7 +152,6 @@ def test_what_lives_over_epochs_in_workers_is_found(source: Any, keeps: bool) ->
     assert found == {"after epoch 0": wanted, "after epoch 1": wanted, "after epoch 2": "exact"}
 
 
-@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_the_error_shows_the_cause_and_the_option_that_works() -> None:
     source = DEPENDENT["OwnRandom"]()
     states: dict[str, Any] = {}
@@ -163,7 +162,6 @@ def test_the_error_shows_the_cause_and_the_option_that_works() -> None:
         read(again, source)
 
 
-@pytest.mark.filterwarnings("ignore:a loop over a resumed Loader")  # it counts no epochs
 def test_a_run_is_only_replayed_from_its_start() -> None:
     source = DEPENDENT["InPlace"]()
     loader, states = wrapped(source, "iterable", resume="replay_run"), dict[str, Any]()
@@ -225,7 +223,6 @@ def test_several_elements_after_a_restored_state_are_compared(make: Callable[[],
 @pytest.mark.slow
 def test_a_different_order_of_a_set_gets_a_warning_at_an_epochs_end(tmp_path: Path) -> None:
     for seed, (mode, told) in enumerate([("save", ""), ("resume", "order of files or of a set")], start=1):
-        done = subprocess.run(  # our own script
         done = subprocess.run(
             [sys.executable, "-c", SET_ORDER, mode, str(tmp_path / "state")],
             env={**os.environ, "PYTHONHASHSEED": str(seed)},

@@ -366,7 +366,7 @@ class UserOrder:
             self._replay_epochs(epoch)
         return self._draw(epoch, 0, 0)
 
-    def restore(  # noqa: PLR0913, PLR0917  # the fields of a snapshot
+    def restore(
         self, epoch: int, state: Any, step: int, samples: int, following: list[str] | None = None
     ) -> Iterator[IndexBatch]:
         """Restore the sampler's state, and yield the remaining batches of indices of the epoch.
