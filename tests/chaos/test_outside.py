@@ -107,7 +107,8 @@ def test_no_kind_of_fault_changes_the_real_run_of_a_trainer(
     faults: list[str], trained: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(trained.parent)
-    before, more = digest(trained), {"preload": [*TORCH, "pytorch_lightning"], "directory": tmp_path / "chaos"}
+    more: Any = {"preload": [*TORCH, "pytorch_lightning"], "directory": tmp_path / "chaos"}
+    before = digest(trained)
     found = run(LIGHTNING, "--into", str(trained), faults=faults, **more)
     assert digest(trained) == before
     assert found.ok, found.timeline()

@@ -435,9 +435,14 @@ class UserOrder:
             yield Canary(indices).digest or ""
             samples += len(indices)
 
-    def _following(self, epoch: int, samples: int) -> Iterator[list[str] | None]:
-        """Yield the digests of the few batches after each batch, until the loop changes the sampler."""
-        twin = self._twin() if self._checks else None
+    def _following(self, twin: Any, epoch: int, samples: int) -> Iterator[list[str] | None]:
+        """Yield the digests of the few batches after each batch, until the loop changes the sampler.
+
+        Args:
+            twin: a copy of the sampler before the first of these batches; None if there is none.
+            epoch: the epoch.
+            samples: samples before the first of these batches.
+        """
         digests = iter(()) if twin is None else self._digests_of(twin, epoch, samples)
         ahead = deque(islice(digests, 1))
         while ahead and not self.changed:
@@ -461,7 +466,7 @@ class UserOrder:
         keys, order_keys = SampleKeys(self._seed, epoch), SampleKeys(self._seed, epoch, _ORDER_STREAM)
         self._tell_epoch(epoch)
         self.changed = False
-        following = self._following(epoch, samples)
+        following = self._following(self._twin() if self._checks else None, epoch, samples)
         with self._guard(order_keys.batch(samples)):
             batches = self._index_batches(self._sampler)
 
