@@ -82,6 +82,7 @@ class ElementFetcher:
         self._compares = options.compares_data and not self.traits.compares_itself
         self._told = False  # that elements show no content
         self._past = Past(backend, self._reader, self._name) if options.compares_data and self._run is None else None
+        self._saved_past: tuple[Cursor | None, dict[str, Any] | None] = None, None  # of the last state, and its cursor
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
             self._witness = backend.replay_witness
@@ -125,6 +126,7 @@ class ElementFetcher:
             self._kinds[kind]()
         if self._past is not None:
             self._past.expect(state.mark.cursor, state.past)
+            self._saved_past = state.mark.cursor, state.past
         return state.mark
 
     def past(self, mark: Mark) -> dict[str, Any] | None:
@@ -136,8 +138,13 @@ class ElementFetcher:
         over = place.ended and place.position == cursor.position and not compared
         if cursor.position and (over if mark.source is None else mark.source.ended):  # the next epoch is opened next
             self._past.ended(cursor.epoch)
-            return self._past.as_dict(cursor.epoch + 1)
-        return self._past.as_dict(cursor.epoch)
+            found = self._past.as_dict(cursor.epoch + 1)
+        elif self._saved_past[0] == cursor:  # only loaded, or peek() has opened the next epoch
+            return self._saved_past[1]
+        else:
+            found = self._past.as_dict(cursor.epoch)
+        self._saved_past = cursor, found
+        return found
 
     def _opens_again(self, mark: Mark) -> bool:
         """Return whether getting to a mark means to open the source, without restoring a state."""
