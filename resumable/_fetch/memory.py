@@ -44,6 +44,8 @@ _PLAIN = (int, float, complex, bool, type(None), str, bytes)
 _MOST, _NOTES, _DEEPEST, _ENTRIES, _SAMPLED, _LONGEST = 4000, 400, 8, 64, 1024, 100_000
 _MOST_BYTES = 1 << 26
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
+# Streams of Hugging Face keep counters of the last epoch, and reset them when the next one starts.
+_UNSEARCHED = frozenset({"threading", "_thread", "logging", "datasets"})
 _LIBRARIES = frozenset({"torch", "numpy", "threading", "_thread", "logging", "multiprocessing", "resumable"})
 
 
@@ -68,11 +70,13 @@ class Memory(NamedTuple):
         notes: about each thing, under its path.
         copies: whether a copy of the object would be small and have no side effects.
         shared: whether it has memory that processes share, which a copy would not separate.
+        places: the dict or list that holds a plain value, and its key there, under the value's path.
     """
 
     notes: dict[str, Note]
     copies: bool
     shared: bool
+    places: dict[str, tuple[Any, Any]]
 
     def values(self) -> str:
         """Return a digest of everything but generators and iterators."""
@@ -86,7 +90,7 @@ def memory_of(root: Any) -> Memory:
     """Return what an object, a function or a partial remembers."""
     search = _Search()
     survive(None, partial(search.run, root), None)
-    return Memory(search.notes, search.copies and not search.shared, search.shared)
+    return Memory(search.notes, search.copies and not search.shared, search.shared, search.places)
 
 
 def copied(thing: Any) -> Any:
@@ -98,18 +102,20 @@ def copied(thing: Any) -> Any:
 
 class _Search:
     def __init__(self) -> None:
-        self.notes = dict[str, Note]()
+        self.notes, self.places = dict[str, Note](), dict[str, tuple[Any, Any]]()
         self.copies, self.shared = True, False
         self._bytes = 0
         self._seen = dict[int, Any]()
-        self._waiting = deque[tuple[str, Any, int]]()
+        self._waiting = deque[tuple[str, Any, int, tuple[Any, Any] | None]]()
 
     def run(self, root: Any) -> None:
-        self._waiting.append(("", root, 0))
+        self._waiting.append(("", root, 0, None))
         while self._waiting:
-            path, thing, depth = self._waiting.popleft()
+            path, thing, depth, place = self._waiting.popleft()
             if is_exactly(thing, _PLAIN):
                 self._note(path, Note("value", shorten(thing)))
+                if place is not None:
+                    self.places[path.lstrip(".")] = place
                 continue
             if id(thing) in self._seen:
                 continue
@@ -143,9 +149,9 @@ class _Search:
         else:
             self._object(path, thing, depth)
 
-    def _add(self, path: str, thing: Any, depth: int) -> None:
+    def _add(self, path: str, thing: Any, depth: int, place: tuple[Any, Any] | None = None) -> None:
         if depth < _DEEPEST:
-            self._waiting.append((path, thing, depth + 1))
+            self._waiting.append((path, thing, depth + 1, place))
 
     def _list(self, path: str, things: Any, depth: int) -> None:
         length = len(things)
@@ -163,7 +169,7 @@ class _Search:
         self.copies &= len(things) <= _LONGEST
         for key, value in list(dict.items(things)) if len(things) <= _ENTRIES else ():
             if is_exactly(key, _PLAIN):
-                self._add(f"{path}[{key!r}]", value, depth)
+                self._add(f"{path}[{key!r}]", value, depth, (things, key) if type(things) is dict else None)
 
     def _array(self, path: str, array: Any) -> None:
         shape, text = tuple(array.shape), f"array {tuple(array.shape)} {Canary(array).digest}"
@@ -200,14 +206,15 @@ class _Search:
             self._note(path, Note("iterator", f"{qualname_of(kind)}{told}"))
             if package_of(kind) in _LIBRARIES:
                 return
-        if package_of(kind) in {"threading", "_thread", "logging"}:
+        if package_of(kind) in _UNSEARCHED:
             return
         if package_of(kind) == "multiprocessing" and has(kind, "value"):
             self.shared = True
             self._add(f"{path}.value", ask(thing, "value"), depth)
             return
-        for name, value in attributes_of(thing).items():
-            self._add(f"{path}.{name}", value, depth)
+        attributes = attributes_of(thing)
+        for name, value in attributes.items():
+            self._add(f"{path}.{name}", value, depth, (attributes, name))
         for base in mro_of(kind):
             for name, member in list(members_of(base).items()):
                 if type(member) is types.MemberDescriptorType:

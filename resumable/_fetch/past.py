@@ -20,6 +20,8 @@ itself if it cannot be copied:
 from __future__ import annotations
 
 import warnings
+from ast import literal_eval
+from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -27,7 +29,7 @@ from typing import TYPE_CHECKING, Any
 from resumable._fetch.element_reader import FEW
 from resumable._fetch.frameworks import Glimpsed
 from resumable._fetch.memory import Memory, Note, memory_of
-from resumable._introspection import offers
+from resumable._introspection import offers, survive
 from resumable._order.cursor import Cursor
 from resumable.errors import PromiseWarning, UnsupportedError
 
@@ -167,7 +169,7 @@ class Past:
             report(_depends(self._name(), epoch, _named(causes, now, ended)))
             return
         if lives:
-            self._compare_memory(now, once, ended, moved, report)
+            self._compare_memory(epoch, first, now, once, ended, moved, report)
         assert self._loaded is not None
         values = self._loaded[1]
         known = {place: digest for place, digest in values["before"] if digest}
@@ -184,8 +186,10 @@ class Past:
         for doubt in doubts:
             warnings.warn(doubt, PromiseWarning, stacklevel=2)
 
-    def _compare_memory(
+    def _compare_memory(  # noqa: PLR0913, PLR0917  # what was seen
         self,
+        epoch: int,
+        first: Mapping[int, str],
         now: Memory,
         once: Memory,
         ended: Mapping[str, Note],
@@ -199,6 +203,8 @@ class Past:
             reset = path in _differing(now.notes, once.notes) and path not in moved
             if was != note and not reset and not _grows(was, note):
                 other[path] = note
+        for path in self._reset(epoch, other, first, once) if other else ():
+            del other[path]
         if not other:
             return
         message = _remembers(self._name(), {path: (note, now.notes.get(path)) for path, note in other.items()})
@@ -206,6 +212,32 @@ class Past:
             self._doubts.append(message)
         else:
             report(message)
+
+    def _reset(self, epoch: int, other: Mapping[str, Note], first: Mapping[int, str], once: Memory) -> list[str]:
+        """Return the plain values that opening an epoch resets, such as counters of what was read in an epoch.
+
+        A copy gets the values from the end of the epoch before. If they have no effect on the elements, and are the
+        same afterwards as without that, the source has reset them.
+        """
+        assert self._source is not None
+        copy = self._source.apart()
+        try:
+            if copy.remembering is self._source.remembering:
+                return []
+            places, given = memory_of(copy.remembering).places, list[str]()
+            for path, note in other.items():
+                with suppress(ValueError, SyntaxError):
+                    if note.kind == "value" and path in places:
+                        holder, key = places[path]
+                        holder[key] = literal_eval(note.text)
+                        given.append(path)
+            found = survive(None, partial(self._glimpse, copy, epoch), None)
+            after = memory_of(copy.remembering).notes
+        finally:
+            copy.close()
+        if found is None or _differs(first, found):
+            return []
+        return [path for path in given if after.get(path) == once.notes.get(path)]
 
     def _glimpse(self, backend: Any, epoch: int) -> dict[int, str]:
         """Return the digests of the first elements of an epoch."""

@@ -165,7 +165,7 @@ class Timeline:
         return self._before(segment, place)
 
     def stretches(self, place: int) -> dict[int, tuple[tuple[str, float], ...]]:
-        """Return the sources and shares of each stretch that starts before a position, keyed with its first position."""
+        """Return sources and shares of the stretches that start before a position, keyed with their first position."""
         names = self._mixed.names
         return {
             one.start: tuple((name, share) for name, share in zip(names, one.shares, strict=True) if share)

@@ -387,6 +387,20 @@ class Position(Source):
             yield self.at
 
 
+class Coarse(Source):
+    """Counts files from 0 in each epoch; the first elements do not show that."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.progress = {"file": 0}
+
+    def __iter__(self) -> Iterator[Any]:
+        self.progress = {"file": 0}
+        for at in range(LENGTH):
+            self.progress["file"] = at // 6
+            yield at
+
+
 class Iterating:
     """Its own iterator, which starts over."""
 
@@ -509,7 +523,7 @@ class WithDel(Local):
 
 
 RIGHT = named(
-    *(Seeded, SeededTorch, NewGenerator, Position, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
+    *(Seeded, SeededTorch, NewGenerator, Position, Coarse, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
     *(Staged, Endless, WithDel),
 ) | {
     "function": lambda: function,
