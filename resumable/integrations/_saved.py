@@ -64,7 +64,8 @@ class RankedState:
             raise StateFormatError(
                 f"{cls.part} is damaged: {error!r}.\nNothing was loaded. Resume from a different checkpoint."
             ) from error
-        check_fields(values, saved.as_dict(), cls.part)
+        if version == cls.newest:  # an older format may have fields that are not needed any more
+            check_fields(values, saved.as_dict(), cls.part)
         return saved
 
     def as_dict(self) -> dict[str, Any]:
