@@ -25,7 +25,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator
+    from collections.abc import Callable, Collection, Iterable, Iterator
     from multiprocessing.process import BaseProcess
     from pathlib import Path
 
@@ -128,6 +128,7 @@ def no_death_of_before() -> None:
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
     """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
     _sample_processes(item for item in items if item.name.startswith("test_a_fresh_process"))
+    _sample_suites(items)
     _sample_grids(items)
     if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
         _check_long(config, items)
@@ -145,6 +146,18 @@ def _sample_processes(items: Iterable[pytest.Item]) -> None:
             if item.path in files:
                 item.add_marker(pytest.mark.long)
             files.add(item.path)
+
+
+def _sample_suites(items: list[pytest.Item]) -> None:
+    """Leave conformance suites of slow backends to `make test-long`, but the tests that the class lists."""
+    for item in items:
+        listed = _listed(item)
+        if listed is not None and item.name not in listed:
+            item.add_marker(pytest.mark.long)
+
+
+def _listed(item: pytest.Item) -> Collection[str] | None:
+    return getattr(getattr(item, "cls", None), "make_test", None)
 
 
 def _sample_grids(items: list[pytest.Item]) -> None:
@@ -189,7 +202,11 @@ def _check_long(config: pytest.Config, items: list[pytest.Item]) -> None:
     The classes of a file that run a conformance suite are cells, too.
     """
     long, others = (
-        {_test(item) for item in items if (item.get_closest_marker("long") is not None) is wanted}
+        {
+            _test(item)
+            for item in items
+            if (item.get_closest_marker("long") is not None) is wanted and _listed(item) is None
+        }
         for wanted in (True, False)
     )
     if alone := sorted(long - others):

@@ -55,6 +55,13 @@ def test_closed_it_has_no_thread(own_threads: Callable[[], list[threading.Thread
 class TestRandomOrder(BackendTests):
     shared = True
     stride = 5
+    make_test = (  # FFCV compiles for each Loader
+        "test_the_run_is_reproducible",
+        "test_restored_at_every_step_the_rest_is_the_same",
+        "test_a_fresh_process_goes_on",
+        "test_ranks_share_every_global_batch",
+        "test_states_are_plain_values",
+    )
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
@@ -87,10 +94,10 @@ def test_a_state_of_another_loader_is_refused(word: str) -> None:
         other.load_state_dict(state)
 
 
-@pytest.mark.long  # as the other class here
 class TestPagedOrder(BackendTests):
     """FFCV's quasi-random order in a cache of pages, with an incomplete batch at the end."""
 
+    make_test = ()
     epochs = 2
     stride = 4
     shared = True
