@@ -44,7 +44,7 @@ _PLAIN = (int, float, complex, bool, type(None), str, bytes)
 _MOST, _NOTES, _DEEPEST, _ENTRIES, _SAMPLED, _LONGEST = 4000, 400, 8, 64, 1024, 100_000
 _MOST_BYTES = 1 << 26
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
-# Streams of Hugging Face keep counters of the last epoch, and reset them when the next one starts.
+# Streams of Hugging Face keep counters of the last epoch, and reset them before the next.
 _UNSEARCHED = frozenset({"threading", "_thread", "logging", "datasets"})
 _LIBRARIES = frozenset({"torch", "numpy", "threading", "_thread", "logging", "multiprocessing", "resumable"})
 

@@ -64,7 +64,7 @@ class RankedState:
             raise StateFormatError(
                 f"{cls.part} is damaged: {error!r}.\nNothing was loaded. Resume from a different checkpoint."
             ) from error
-        if version == cls.newest:  # an older format may have fields that are not needed any more
+        if version == cls.newest:  # an older format may have fields that are no longer needed
             check_fields(values, saved.as_dict(), cls.part)
         return saved
 
