@@ -19,7 +19,7 @@ BEGAN := $(shell date +%s)
 say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench peers format clean
+.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench peers release-check format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -81,6 +81,10 @@ bench: .venv/.ready peers  ## measure the numbers of docs/reference/benchmarks.m
 	$(BIN)/python -m benchmarks.page
 
 peers: .venv-peers/.ready  ## make the environment of the libraries that are compared
+
+release-check:  ## build the archives of a release, install them, and run the README and the command line from them
+	$(call say,release-check: the wheel and the source distribution)
+	@$(PYTHON) tests/release_check.py $(TORCH)
 
 format: .venv/.ready  ## let ruff fix what it can
 	$(BIN)/ruff check --fix .
