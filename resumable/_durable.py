@@ -118,17 +118,17 @@ class HashingFile:
         self.writes += 1
         if self.writes == _HALF:
             point("store.half")
-        view = memoryview(data).cast("B")
-        try:
-            for start in range(0, len(view), CHUNK):
-                piece = bytes(view[start : start + CHUNK])
-                self.file.write(piece)
-                self.hash.update(piece)
-                self.count += len(piece)
-        except Exception as error:
-            self.error = error
-            raise
-        return len(view)
+        with memoryview(data) as whole, whole.cast("B") as view:
+            try:
+                for start in range(0, len(view), CHUNK):
+                    piece = bytes(view[start : start + CHUNK])
+                    self.file.write(piece)
+                    self.hash.update(piece)
+                    self.count += len(piece)
+            except Exception as error:
+                self.error = error
+                raise
+            return len(view)
 
     def flush(self) -> None:
         """Do nothing: closing the file flushes it."""

@@ -8,6 +8,7 @@ import importlib
 import io
 import pickle
 import types
+import warnings
 from collections.abc import Mapping
 from time import sleep
 from typing import TYPE_CHECKING, Any, BinaryIO
@@ -122,7 +123,7 @@ _TORN = "Fix the cause and save again. A store can have only one writing process
 class Serialized:
     """A copy of the content in memory, as `torch.save` wrote it. Later changes of the tensors do not affect it."""
 
-    def __init__(self, data: memoryview) -> None:
+    def __init__(self, data: bytes) -> None:
         self.data = data
 
 
@@ -130,7 +131,9 @@ def serialize(content: Any) -> Serialized:
     """Copy content to memory in the format of `torch.save`."""
     torch, buffer = import_torch(), io.BytesIO()
     torch.save(content, buffer)
-    return Serialized(buffer.getbuffer())
+    return Serialized(
+        buffer.getvalue()
+    )  # not a view, which would crash Python 3.12 if it outlived the buffer in a cycle
 
 
 def not_saved(steps: Steps, step: int) -> str:
@@ -210,8 +213,9 @@ def _write(files: Storage, path: str, content: Any) -> tuple[int, str]:
 def _save(content: Any, file: HashingFile) -> None:
     if isinstance(content, Serialized):
         half = len(content.data) // 2
-        file.write(content.data[:half])
-        file.write(content.data[half:])
+        with memoryview(content.data) as view, view[:half] as first, view[half:] as second:
+            file.write(first)
+            file.write(second)
     else:
         import_torch().save(content, file)
 
@@ -275,7 +279,9 @@ def _round_trip(content: Any, pickle_module: Any) -> None:
     torch, buffer = import_torch(), io.BytesIO()
     torch.save(content, buffer, pickle_module=pickle_module)
     buffer.seek(0)
-    torch.load(buffer, map_location="cpu", weights_only=True)
+    with warnings.catch_warnings():
+        warnings.simplefilter("ignore")  # as PyTorch warns of sparse tensors, which may be an error here
+        torch.load(buffer, map_location="cpu", weights_only=True)
 
 
 class _TrialPickler(pickle.Pickler):

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import errno
+import gc
+import io
 import logging
 import os
 import shutil
 import signal
 import threading
+from types import FunctionType, ModuleType
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -114,6 +117,23 @@ def test_error_is_logged_and_raised_once(tmp_path: Path, caplog: pytest.LogCaptu
         with pytest.raises(CheckpointError, match="step 4 was not saved"):
             call()
         assert store.steps() == []
+
+
+def test_a_failed_save_leaves_no_view_of_its_buffer(tmp_path: Path, full: None) -> None:
+    """Python 3.12.1 crashes if the garbage collector frees a `BytesIO` before a view of it."""
+    store = CheckpointStore(tmp_path)
+    store.save(1, content(1), background=True)
+    with pytest.raises(CheckpointError) as raised:
+        store.close()
+    held, seen = list[Any]([raised.value]), dict[int, Any]()
+    while held:
+        one = held.pop()
+        if id(one) not in seen and not isinstance(one, (type, ModuleType, FunctionType)):
+            seen[id(one)] = one
+            held += gc.get_referents(one)
+    assert len(seen) > 100
+    buffer = type(io.BytesIO().getbuffer().obj)
+    assert not [one for one in seen.values() if isinstance(one, (memoryview, buffer))]
 
 
 def test_what_cannot_be_loaded_is_refused_before_it_returns(tmp_path: Path) -> None:
