@@ -131,9 +131,7 @@ def serialize(content: Any) -> Serialized:
     """Copy content to memory in the format of `torch.save`."""
     torch, buffer = import_torch(), io.BytesIO()
     torch.save(content, buffer)
-    return Serialized(
-        buffer.getvalue()
-    )  # not a view, which would crash Python 3.12 if it outlived the buffer in a cycle
+    return Serialized(buffer.getvalue())  # a view in a cycle may outlive the buffer, and crash Python 3.12
 
 
 def not_saved(steps: Steps, step: int) -> str:
