@@ -60,6 +60,7 @@ __all__ = ["OwnGenerator", "OwnGenerators", "Place", "find_generators", "is_gene
 # times as fast: only entries with something other than data are entered.
 
 _MOST_OBJECTS = 20_000  # objects to enter, the nearest first
+_LONGEST_PATH = 2000  # characters: a deeply nested list has a path of any length, and each costs its length
 _MOST_ENTRIES = 3_000_000  # entries of large containers to sift
 _LARGE = 64  # entries from which a container is sifted
 _OURS = __name__.partition(".")[0]
@@ -164,6 +165,8 @@ class _Search:
             self._seen[id(thing)] = thing
             if is_generator(thing):
                 yield place
+            elif len(place.path) > _LONGEST_PATH:
+                self.stopped.append((place.path, f"paths of {_LONGEST_PATH} characters"))
             else:
                 waiting.extend(survive(place.path, partial(self._inside, thing, place.path), []))
 
