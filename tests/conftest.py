@@ -25,7 +25,7 @@ settings.register_profile("repeatable", derandomize=True, deadline=None)
 settings.load_profile("repeatable")
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Collection, Iterable, Iterator
+    from collections.abc import Callable, Iterator
     from multiprocessing.process import BaseProcess
     from pathlib import Path
 
@@ -37,6 +37,7 @@ os.environ.setdefault("OMP_THREAD_LIMIT", "1")
 gc.disable()  # until all tests are collected: it takes a quarter of the time in which everything is imported
 
 _CELLS = 6  # of a grid of slow tests that `make test` runs
+_SLOW_TESTS = 3  # of a file, in `make test`
 _SLOW = 30  # times what another test takes, about
 _FOLDER = pytest.StashKey[str]()
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one
@@ -126,56 +127,37 @@ def no_death_of_before() -> None:
 
 @pytest.hookimpl(wrapper=True, tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> Iterator[None]:
-    """Tests of the conformance suite that start processes are slow; and no promise is tested by long tests alone."""
-    _sample_processes(item for item in items if item.name.startswith("test_a_fresh_process"))
-    _sample_suites(items)
-    _sample_grids(items)
-    if not any("::" in argument for argument in config.args):  # one cell of a grid may be run alone
+    """Tests of the conformance suite that start processes are slow; and no file is left to `make test-long` alone."""
+    for item in items:
+        if item.name.startswith("test_a_fresh_process"):
+            item.add_marker(pytest.mark.slow)
+    _sample_slow(items)
+    if not any("::" in argument for argument in config.args):  # one test may be run alone
         _check_long(config, items)
     yield  # here tests are deselected
     if hasattr(config, "workerinput"):
         _longest_first(items)
 
 
-def _sample_processes(items: Iterable[pytest.Item]) -> None:
-    """Leave fresh processes of conformance suites, which take seconds, to `make test-long`, but one of each file."""
-    files: set[Path] = set()
-    for item in items:
-        item.add_marker(pytest.mark.slow)
-        if item.get_closest_marker("long") is None:
-            if item.path in files:
-                item.add_marker(pytest.mark.long)
-            files.add(item.path)
+def _sample_slow(items: list[pytest.Item]) -> None:
+    """Leave most slow tests to `make test-long`, but a few of each file, and one cell of each of these.
 
-
-def _sample_suites(items: list[pytest.Item]) -> None:
-    """Leave conformance suites of slow backends to `make test-long`, but the tests that the class lists."""
-    for item in items:
-        listed = _listed(item)
-        if listed is not None and item.name not in listed:
-            item.add_marker(pytest.mark.long)
-
-
-def _listed(item: pytest.Item) -> Collection[str] | None:
-    return getattr(getattr(item, "cls", None), "make_test", None)
-
-
-def _sample_grids(items: list[pytest.Item]) -> None:
-    """Leave grids of slow tests to `make test-long`, but one cell of each; the classes of a suite are cells.
-
-    Which cell depends on the test's name, so that every class and parameter has its turn. Tests whose cells are
-    different things, such as pages or examples, have the mark `every_cell`.
+    Which ones depends on their names, so classes and parameters have their share. Tests with the mark `every_cell` are
+    all run.
     """
-    grids: dict[str, list[pytest.Item]] = {}
+    files: dict[Path, list[pytest.Item]] = {}
     for item in items:
         if item.get_closest_marker("slow") and not (
             item.get_closest_marker("long") or item.get_closest_marker("every_cell")
         ):
-            grids.setdefault(_test(item), []).append(item)
-    for test, cells in grids.items():
-        kept = crc32(test.encode()) % len(cells)
-        for item in (*cells[:kept], *cells[kept + 1 :]):
-            item.add_marker(pytest.mark.long)
+            files.setdefault(item.path, []).append(item)
+    for cells in files.values():
+        kept = set[str]()
+        for item in sorted(cells, key=lambda item: crc32(item.nodeid.encode())):
+            if _test(item) in kept or len(kept) == _SLOW_TESTS:
+                item.add_marker(pytest.mark.long)
+            else:
+                kept.add(_test(item))
 
 
 def _longest_first(items: list[pytest.Item]) -> None:
@@ -197,20 +179,13 @@ def _test(item: pytest.Item) -> str:
 
 
 def _check_long(config: pytest.Config, items: list[pytest.Item]) -> None:
-    """See that every test with cells for `make test-long` has others, which `make test` runs.
-
-    The classes of a file that run a conformance suite are cells, too.
-    """
+    """See that `make test` runs something of every file."""
     long, others = (
-        {
-            _test(item)
-            for item in items
-            if (item.get_closest_marker("long") is not None) is wanted and _listed(item) is None
-        }
+        {str(item.path) for item in items if (item.get_closest_marker("long") is not None) is wanted}
         for wanted in (True, False)
     )
     if alone := sorted(long - others):
-        text = f"`make test` runs nothing of {', '.join(alone)}: leave a sample of it without `long`"
+        text = f"`make test` runs nothing of {', '.join(alone)}: leave a test there without `long`"
         if hasattr(config, "workerinput"):  # the process that started this one does not show the error
             with config.pluginmanager.getplugin("capturemanager").global_and_fixture_disabled():
                 sys.stderr.write(f"{text}\n")

@@ -55,13 +55,6 @@ def test_closed_it_has_no_thread(own_threads: Callable[[], list[threading.Thread
 class TestRandomOrder(BackendTests):
     shared = True
     stride = 5
-    make_test = (  # FFCV compiles for each Loader
-        "test_the_run_is_reproducible",
-        "test_restored_at_every_step_the_rest_is_the_same",
-        "test_a_fresh_process_goes_on",
-        "test_ranks_share_every_global_batch",
-        "test_states_are_plain_values",
-    )
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
