@@ -146,7 +146,10 @@ def test_steps_are_the_batches_of_the_epochs_from_each_state(name: str) -> None:
     for number, state in list(enumerate(states, start=1))[:: 3 if "workers" in name else 1]:
         again = resumed(MAKERS[name], state)
         assert [plain(batch) for batch in again.steps(len(whole))] == whole[number:]
-        assert again.state_dict() == states[-1]
+        ends = again.state_dict(), dict(states[-1])
+        for end in ends:  # what a process has seen of the epoch before depends on where it started
+            del end["past"], end["digest"]
+        assert ends[0] == ends[1]
 
 
 @pytest.mark.parametrize("total", [0, 1, 3, 4, 5, 11])

@@ -322,8 +322,8 @@ class UserOrder:
         self._copied = Changes(self._sampler, loader.dataset)
         self.changed = False  # whether the loop has changed it in this epoch
         self._state_owner = next((thing for thing in self._layers(self._sampler) if _has_state(thing)), None)
-        # A batch after the last position of a state tells where the epoch ends, if no length does.
-        self._lazy = loader.num_workers == 0 and (not self.stateful or self.length is not None)
+        # A batch after the last position of a state tells where the epoch ends, if neither a length nor a copy does.
+        self._lazy = loader.num_workers == 0 and (not self.stateful or (self.length is not None and self._checks))
         if not self.is_copied and not self.stateful and not self._epoch_aware():
             warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
 
@@ -478,13 +478,15 @@ class UserOrder:
         indices, state = draw()
         while indices is not None:
             before, samples = samples, samples + len(indices)
-            looks = not self._lazy or (self.stateful and step + 1 >= (self.length or 0))
+            after = next(following)
+            # An epoch of a sampler that continues after a left one has fewer batches than its length says.
+            ends = after == [] or step + 1 >= (self.length or 0)
+            looks = not self._lazy or (self.stateful and ends)
             more, later = draw() if looks else (None, None)
             ended = looks and more is None
             self._lazy = self._lazy and (ended or not looks)  # it has more batches than its length says
             sample_keys, batch_key = keys.samples(before, samples), keys.batch(before)
             state = later if ended else state
-            after = next(following)
             yield IndexBatch(indices, sample_keys, batch_key, step, samples, state, ended, not looks, after)
             step += 1
             indices, state = (more, later) if looks else draw()
