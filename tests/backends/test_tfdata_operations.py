@@ -87,11 +87,6 @@ def batched_features() -> Any:
     return made.map(lambda features: features["x"])
 
 
-def resampled() -> Any:
-    picked = rows(40).rejection_resample(lambda x: tf.cast(x % 2, tf.int32), [0.2, 0.8], [0.5, 0.5], seed=3)
-    return picked.map(lambda _, x: x)
-
-
 TRIED: dict[str, Callable[[], Any]] = {
     "range": rows,
     "tensors": lambda: DATA.from_tensors(np.arange(3)).repeat(4),
@@ -119,7 +114,6 @@ TRIED: dict[str, Callable[[], Any]] = {
     "sample with shuffled weights": lambda: DATA.sample_from_datasets(
         two(), DATA.from_tensor_slices([[0.1, 0.9]] * 5 + [[0.9, 0.1]] * 5).shuffle(10, seed=1), seed=4
     ),
-    "resample": resampled,
     "window": lambda: rows().window(4, shift=2, stride=2).flat_map(lambda window: window.batch(3)),
     "unique": lambda: rows().map(lambda x: x % 7).unique(),
     "cache": lambda: rows().cache().shuffle(5, seed=1),
@@ -133,7 +127,7 @@ TRIED: dict[str, Callable[[], Any]] = {
     "flat map": lambda: rows(4).flat_map(part),
     "map and batch": lambda: rows().apply(TRY.map_and_batch(doubled, 3)),
     "sparse batch": sparse,
-    "cardinality": lambda: rows().filter(even).apply(TRY.assert_cardinality(6)),
+    "cardinality": lambda: rows().filter(even).apply(TRY.assert_cardinality(ROWS // 2)),
     "shard": lambda: rows().shard(2, 1),
     "skip": lambda: rows().skip(3),
     "take while": lambda: rows().take_while(lambda x: x < 7),
@@ -147,7 +141,7 @@ TRIED: dict[str, Callable[[], Any]] = {
 }
 LOSING: dict[str, Callable[[], Any]] = {
     "CSV": csv,
-    "CSV, shuffled": lambda: csv().shuffle(5, seed=3).batch(2),
+    "CSV, shuffled": lambda: csv().shuffle(2, seed=3).batch(2),
     "CSV inside": lambda: DATA.from_tensor_slices(["a.csv", "b.csv"]).interleave(csv, cycle_length=2).batch(3),
     "MatchingFiles": lambda: MatchingFilesDataset("*.*"),
 }
@@ -212,10 +206,8 @@ def test_a_trusted_state_restores(name: str) -> None:
 
 @pytest.mark.parametrize("name", LOSING)
 def test_what_does_not_restore_is_read_again(name: str) -> None:
-    lost = any(
-        cuts_that_differ(LOSING[name](), symbolic=False) for _ in range(10)
-    )  # how far a thread reads ahead varies
-    assert lost, "TensorFlow restores it now: trust it"
+    tries = (cuts_that_differ(LOSING[name](), symbolic=False) for _ in range(10))  # how far a thread reads ahead varies
+    assert any(tries), "TensorFlow restores it now: trust it"
     loader = resumable.wrap(LOSING[name]())
     assert "tf.data/replay" in repr(loader)
     assert_exact(LOSING[name], epochs=2)
