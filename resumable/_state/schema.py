@@ -391,7 +391,7 @@ class State:
             "journal": self.journal.as_list(mark.cursor),
             "fingerprint": self.data,
             "canary": None if mark.canary is None else mark.canary.text,
-            "past": self.past,
+            "past": None if self.past is None else _canonical(self.past),  # its structure varies
         }
         for name, value in self.fingerprint.items():
             group, key = _parts_of(name)
@@ -454,7 +454,7 @@ def damaged(values: Any, error: Exception) -> StateFormatError:
 
 
 def _read(values: Mapping[str, Any], backend: Any) -> State:
-    for name in _REQUIRED:
+    for name in _FIELDS if values["format"] == FORMAT else _REQUIRED:
         values[name]  # raises a KeyError with the missing name
     check_fields(values, _FIELDS)
     check_fields(values["cursor"], ("epoch", "position", "step"), "its cursor")
@@ -503,9 +503,10 @@ def _canary(digest: Any) -> Canary | None:
     return Canary.known(digest)
 
 
-def _past(values: Any) -> dict[str, Any] | None:
-    if values is None:
+def _past(text: Any) -> dict[str, Any] | None:
+    if text is None:
         return None
+    values = json.loads(text)
     check_fields(values, ("epoch", "before", "values", "ended"), "its past")
     before = [[_count("past.before", place, 0), str(digest)] for place, digest in values["before"]]
     ended = {str(path): [str(text) for text in note] for path, note in values["ended"].items()}
@@ -537,7 +538,7 @@ def _digest(values: Mapping[str, Any], fingerprint: Mapping[str, Any], source: A
         fingerprint: what is compared on load.
         source: the source's state, in a form that JSON can write.
     """
-    own = [values[name] for name in _DIGESTED] + ([] if values.get("past") is None else [_content(values["past"])])
+    own = [values[name] for name in _DIGESTED] + ([] if values.get("past") is None else [values["past"]])
     text = _canonical([fingerprint, own, source])
     return hashlib.blake2b(text.encode(), digest_size=8, person=b"resumable2").hexdigest()
 

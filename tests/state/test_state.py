@@ -164,7 +164,7 @@ NEWER: dict[str, tuple[str, Any, str]] = {
     "a field of the source's state": ("reader", lambda s: s["source_state"].update(ahead=2), "source_state has ahead"),
     "a field of the past": (
         "function",
-        lambda s: s.update(past={"epoch": 1, "before": [], "values": "", "ended": {}, "next": 1}),
+        lambda s: s.update(past=json.dumps({"epoch": 1, "before": [], "values": "", "ended": {}, "next": 1})),
         "its past has next",
     ),
     "a field of an earlier epoch": (

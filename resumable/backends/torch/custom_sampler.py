@@ -125,12 +125,13 @@ class CustomOrderBackend:
         if not self._order.stateful:
             return None
         if self._batches is None:
-            return {"order": self._order.state(between=True), "step": 0, "samples": 0, "ended": False}
+            order = self._order.state(between=True)
+            return {"order": order, "step": 0, "samples": 0, "ended": False, "following": None}
         return self._batches.snapshot()
 
     def restore(self, epoch: int, snapshot: Any) -> Iterator[Any]:
         """Restore the sampler's state, and continue."""
-        following = None if snapshot.get("ended") else snapshot.get("following")
+        following = None if snapshot.get("ended") else _digests_in(snapshot.get("following"))
         drawn = self._order.restore(epoch, snapshot["order"], snapshot["step"], snapshot["samples"], following)
         return self._begin(epoch, iter(()) if snapshot.get("ended") else drawn, snapshot)
 
@@ -144,8 +145,8 @@ class CustomOrderBackend:
         ):
             raise TypeError(f"source_state.snapshot has step {step!r}, samples {samples!r} and ended {ended!r}")
         following = snapshot.get("following")
-        if following is not None and not (isinstance(following, list) and all(type(one) is str for one in following)):
-            raise TypeError(f"source_state.snapshot.following must be a list of digests, but it is {following!r}")
+        if following is not None and type(following) is not str:
+            raise TypeError(f"source_state.snapshot.following must be a text with digests, but it is {following!r}")
         return [step, samples, ended]
 
     def elements_before(self, snapshot: Any) -> int:
@@ -266,9 +267,9 @@ class _Batches:
         state = self._order.state(between=self._over)  # with what the loop has changed since then
         if self._over:
             following = self._order.following_epoch(self._epoch + 1)
-            return {"order": state, "step": 0, "samples": 0, "ended": False, **following}
+            return {"order": state, "step": 0, "samples": 0, "ended": False, "following": following}
         if self._order.changed:
-            self._snapshot.pop("following", None)
+            self._snapshot["following"] = None
         return {**self._snapshot, "order": state}
 
     def ended(self) -> bool:
@@ -288,8 +289,7 @@ class _Batches:
         self._passed.append((drawn.step + 1, drawn.indices))
         self._current = drawn.current
         self._snapshot = {"order": drawn.state, "step": drawn.step + 1, "samples": drawn.samples, "ended": drawn.ended}
-        if drawn.following is not None:
-            self._snapshot["following"] = drawn.following
+        self._snapshot["following"] = _text_of(drawn.following)
 
 
 class UserOrder:
@@ -403,10 +403,9 @@ class UserOrder:
         """Whether what follows a state is compared."""
         return self._compares and self.stateful and self.is_copied
 
-    def following_epoch(self, epoch: int) -> dict[str, list[str]]:
-        """Return the digests of the first batches of the next epoch; empty if they are not compared."""
-        following = self._digests(epoch, 0) if self._checks else None
-        return {} if following is None else {"following": following}
+    def following_epoch(self, epoch: int) -> str | None:
+        """Return the digests of the first batches of the next epoch as a text; None if they are not compared."""
+        return _text_of(self._digests(epoch, 0) if self._checks else None)
 
     def _digests(self, epoch: int, samples: int) -> list[str] | None:
         """Return the digests of the next few batches of an epoch; None if the sampler cannot be copied."""
@@ -607,6 +606,15 @@ class IndexBatch(NamedTuple):
     ended: bool
     current: bool
     following: list[str] | None
+
+
+def _text_of(digests: list[str] | None) -> str | None:
+    """Return digests as a state has them: one text, because the structure of a state is constant."""
+    return None if digests is None else ",".join(digests)
+
+
+def _digests_in(text: str | None) -> list[str] | None:
+    return None if text is None else [one for one in text.split(",") if one]
 
 
 def _parameters(sampler: Any) -> dict[str, Any]:
