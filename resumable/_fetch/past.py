@@ -44,6 +44,7 @@ __all__ = ["Past", "Run"]
 
 _KEPT = 3  # epochs: a peek opens the next one, while a state still belongs to the one before
 _MOST_NAMED = 3
+_MOST_READ = 1 << 20  # elements of an epoch that are read to see whether the next one depends on it
 _ALL = 1 << 40  # elements of an epoch: as many as it has
 _MOST_KEPT = 32  # things that a state has of what a source remembers
 _KINDS = {
@@ -60,7 +61,7 @@ _WAYS = (
 
 @dataclass(slots=True)
 class _Epoch:
-    """Facts about an epoch.
+    """An epoch as far as it is known.
 
     Args:
         opened: what the source remembered when it started.
@@ -163,6 +164,8 @@ class Past:
         before = self._glimpse(used, epoch - 1)
         again = self._glimpse(used, epoch) if lives else {}
         twice = memory_of(used.remembering) if lives else now
+        if _differs(first, again):  # it may only continue where it was left
+            again, twice = self._after_whole(epoch)
         moved = _differing(once.notes, twice.notes)
         if _differs(first, again):
             causes = {path: twice.notes[path] for path in moved} or ended
@@ -238,6 +241,19 @@ class Past:
         if found is None or _differs(first, found):
             return []
         return [path for path in given if after.get(path) == once.notes.get(path)]
+
+    def _after_whole(self, epoch: int) -> tuple[dict[int, str], Memory]:
+        """Return the first elements of an epoch after the whole epoch before it, and what the source remembers then."""
+        assert self._source is not None
+        source = self._source.apart()
+        try:
+            reader = self._reader(epoch - 1)
+            reader.begin(lambda: source.open(epoch - 1))
+            reader.skip(0, _MOST_READ, read=True)
+            reader.close()
+            return self._glimpse(source, epoch), memory_of(source.remembering)
+        finally:
+            source.close()
 
     def _glimpse(self, backend: Any, epoch: int) -> dict[int, str]:
         """Return the digests of the first elements of an epoch."""

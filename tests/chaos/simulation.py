@@ -410,7 +410,7 @@ class Model:
         self.size = (batch_size or 1) * case.sharers(world)
         self.acked = self.handed = Place()
         self.waiting: list[tuple[Place, Record]] = []
-        self.resized = False  # whether the run ever had another batch size or number of ranks
+        self.resized = False  # whether the batch size or the number of ranks has changed
         self.plan: list[Record] = []
         self.manual = case.manual
         self.moves = 0  # how often the place was set from outside
@@ -705,7 +705,7 @@ class Job:
 
     def seek(self, epoch: int, step: int) -> None:
         if self.model.resized:
-            return  # past steps have the samples that they had: tests/order/test_history.py
+            return  # past steps keep their samples: tests/order/test_history.py
         place = self.model.sought(epoch, step)
         if not self.case.sized and place.position % self.model.size:
             return  # nobody knows that the epoch's last batch is smaller
