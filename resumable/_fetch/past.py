@@ -25,6 +25,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import partial
 from typing import TYPE_CHECKING, Any
+from weakref import WeakMethod
 
 from resumable._fetch.element_reader import FEW
 from resumable._fetch.frameworks import Glimpsed
@@ -85,11 +86,20 @@ class Past:
 
     def __init__(self, backend: ReplayBackend, reader: Callable[[int], SeededReader], name: Callable[[], str]) -> None:
         self._source = backend if offers(backend, Glimpsed) and backend.replays else None
-        self._reader, self._name = reader, name
+        # Weak, as their object holds this one: a cycle would keep a Loader until it is collected.
+        self._reader_of, self._name_of = WeakMethod(reader), WeakMethod(name)
         self._epochs = dict[int, _Epoch]()
         self._loaded: tuple[Cursor, dict[str, Any]] | None = None
         self._checks = False
         self._doubts = list[str]()
+
+    def _reader(self, epoch: int) -> SeededReader:
+        reader = self._reader_of()
+        assert reader is not None
+        return reader(epoch)
+
+    def _name(self) -> str:
+        return _called(self._name_of)
 
     def opening(self, epoch: int) -> None:
         """Note what the source remembers before an epoch is opened."""
@@ -274,6 +284,12 @@ class Past:
         return memory_of(None if self._source is None else self._source.remembering)
 
 
+def _called(method: WeakMethod[Callable[[], str]]) -> str:
+    found = method()
+    assert found is not None
+    return found()
+
+
 def _differing(before: Mapping[str, Note], now: Mapping[str, Note]) -> list[str]:
     """Return the paths of the differences, without new entries of containers and without lists that grow."""
     return [
@@ -350,8 +366,11 @@ class Run:
     """
 
     def __init__(self, name: Callable[[], str]) -> None:
-        self._name = name
+        self._name_of = WeakMethod(name)
         self._done: int | None = 0  # epochs that the source has completed; None in the middle of one
+
+    def _name(self) -> str:
+        return _called(self._name_of)
 
     def ended(self, epoch: int) -> None:
         """Note that an epoch was read to its end."""
