@@ -35,12 +35,14 @@ class RankedState:
         part: its name, for messages.
         newest: the format that is written; this one and older ones load.
         hint: advice for a part of an unknown format.
+        former: fields of older formats that are no longer needed.
         ranks: the knowledge of each rank; `loaders` are the states of its train loaders.
     """
 
     part: ClassVar[str]
     newest: ClassVar[int] = 1
     hint: ClassVar[str] = ""
+    former: ClassVar[tuple[str, ...]] = ()
     ranks: Sequence[Mapping[str, Any]]
 
     @classmethod
@@ -64,8 +66,7 @@ class RankedState:
             raise StateFormatError(
                 f"{cls.part} is damaged: {error!r}.\nNothing was loaded. Resume from a different checkpoint."
             ) from error
-        if version == cls.newest:  # an older format may have fields that are no longer needed
-            check_fields(values, saved.as_dict(), cls.part)
+        check_fields(values, {*saved.as_dict(), *cls.former}, cls.part)
         return saved
 
     def as_dict(self) -> dict[str, Any]:

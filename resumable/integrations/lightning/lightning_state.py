@@ -63,6 +63,7 @@ class LightningState(RankedState):
 
     part: ClassVar[str] = "the checkpoint's part of ResumableCallback"
     newest: ClassVar[int] = _FORMAT
+    former: ClassVar[tuple[str, ...]] = ("reloaded_at",)
 
     position: TrainerPosition
     torn: bool
