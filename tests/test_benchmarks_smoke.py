@@ -44,6 +44,7 @@ def section(page: str, title: str) -> list[list[str]]:
 
 
 @pytest.mark.slow
+@pytest.mark.long  # every benchmark takes minutes, even a quick one
 class TestAQuickRun:
     def test_rewrites_its_part_of_the_page_and_nothing_else(self, page: str) -> None:
         assert page.startswith(f"# Before\n\n{BEGIN}")

@@ -143,6 +143,7 @@ def test_modules_do_not_disturb_the_trainers_generator() -> None:
     assert torch.stack(drawn).equal(expected)
 
 
+@pytest.mark.long  # minutes, as each process compiles
 def test_killed_and_resumed_in_new_processes(tmp_path: Path) -> None:
     def start(folder: Path, kill_after: int) -> int:
         folder.mkdir(exist_ok=True)
@@ -159,6 +160,7 @@ def test_killed_and_resumed_in_new_processes(tmp_path: Path) -> None:
     assert len(set(whole.splitlines())) == 14
 
 
+@pytest.mark.long  # it compiles for each loader
 def test_threads_end_with_their_epoch(
     own_threads: Callable[[], list[threading.Thread]],
 ) -> None:

@@ -285,7 +285,10 @@ def _entry_points_are_looked_for_once(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(registry, "_installed", cache(registry._installed))
 
 
-@pytest.mark.parametrize("family", [FIRST, *(pytest.param(family, marks=pytest.mark.slow) for family in OTHERS)])
+SLOW_AND_LONG = [pytest.mark.slow, pytest.mark.long]  # each takes minutes
+
+
+@pytest.mark.parametrize("family", [FIRST, *(pytest.param(family, marks=SLOW_AND_LONG) for family in OTHERS)])
 def test_the_job_does_what_its_model_says(family: str) -> None:
     run(family, FAST)
 

@@ -37,6 +37,7 @@ def run(script: str, folder: Path) -> str:
     return child.stdout
 
 
+@pytest.mark.long  # Ray takes minutes to notice
 def test_workers_killed_twice(tmp_path: Path) -> None:
     """Workers are killed twice, and each step is that of the baseline run.
 
