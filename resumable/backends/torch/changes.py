@@ -88,7 +88,7 @@ class Changes:
 def _walk(thing: Any, path: Path, seen: set[int], limits: tuple[int, int]) -> Iterator[tuple[Path, Any]]:
     seen.add(id(thing))
     for name, value in list(attributes_of(thing).items()):
-        if id(value) in seen or type(name) is not str:
+        if id(value) in seen or type(name) is not str or name.startswith("__"):  # frameworks keep records under these
             continue
         if is_exactly(value, _PLAIN) or not _is_inside(value):
             yield (*path, name), _content(value, limits)
