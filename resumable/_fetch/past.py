@@ -230,13 +230,23 @@ class Past:
         """Return the plain values that opening an epoch resets, such as counters of what was read in an epoch.
 
         A copy gets the values from the end of the epoch before. If they have no effect on the elements, and are the
-        same afterwards as without that, the source has reset them.
+        same afterwards as without that, the source has reset them. So it has if they differ each time, as a clock does.
         """
+        after, again = (self._after_given(epoch, other, first) for _ in range(2))
+        if after is None or again is None:
+            return []
+        return [path for path, note in after.items() if note == once.notes.get(path) or note != again.get(path)]
+
+    def _after_given(
+        self, epoch: int, other: Mapping[str, Note], first: Mapping[int, str]
+    ) -> dict[str, Note | None] | None:
+        """Return what values that a copy got are after it was opened; None if they had an effect on its elements."""
         assert self._source is not None
         copy = self._source.apart()
         try:
             if copy.remembering is self._source.remembering:
-                return []
+                return None
+            survive(None, partial(self._glimpse, copy, epoch), None)  # which may set some for the first time
             places, given = memory_of(copy.remembering).places, list[str]()
             for path, note in other.items():
                 with suppress(ValueError, SyntaxError):
@@ -248,9 +258,7 @@ class Past:
             after = memory_of(copy.remembering).notes
         finally:
             copy.close()
-        if found is None or _differs(first, found):
-            return []
-        return [path for path in given if after.get(path) == once.notes.get(path)]
+        return None if found is None or _differs(first, found) else {path: after.get(path) for path in given}
 
     def _after_whole(self, epoch: int) -> tuple[dict[int, str], Memory]:
         """Return the first elements of an epoch after the whole epoch before it, and what the source remembers then."""
