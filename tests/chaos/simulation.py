@@ -24,7 +24,7 @@ import torch
 
 import resumable
 from resumable import failpoints
-from resumable._fetch.element_reader import _TRANSFORM, OPENING
+from resumable._fetch.element_reader import _TRANSFORM, FEW, OPENING
 from resumable._randomness.keys import SampleKeys
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
@@ -689,7 +689,7 @@ class Job:
 
     def fail(self, where: str, error: BaseException) -> None:
         """Fail to read the next batch, on all ranks, if it needs more than what may have been read ahead."""
-        if len(self.model.coming(self.loop)) <= self.model.world:
+        if len(self.model.coming(self.loop)) <= max(self.model.world, FEW):
             return
         self.model.next(self.loop, hand_over=False)
         self.switch.where, self.switch.error = where, error
