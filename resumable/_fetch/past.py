@@ -451,12 +451,12 @@ class Lengths:
         """Note the number of elements of an epoch that is over.
 
         Args:
-            start: where this run has begun to read it.
+            start: the position at which this run started to read it.
             elements: of the whole epoch.
-            restored: it was begun from a state of the source.
+            restored: this run restored a state of the source there.
 
         Warns:
-            PromiseWarning: it was begun in the middle, and a different number was expected.
+            PromiseWarning: this run started in the middle, and a different number was expected.
         """
         epochs, length = self._known(start.epoch)
         if not start.position or (epochs and elements == length):

@@ -1,4 +1,4 @@
-"""Right programs that look suspicious: they remember, cache, open or draw something, and none depends on its past.
+"""Right programs that look suspicious: they remember, cache, open or randomize something, and none depends on its past.
 
 A program takes a state to resume from. It returns its batches, and the states that it saved, each with the number of
 batches before it: in the middle of an epoch, after an epoch's last batch, and between two epochs.
@@ -154,7 +154,7 @@ def acknowledged(make: Callable[[], resumable.Loader[Any]]) -> Program:
 
 
 def evaluated(make: Callable[[], resumable.Loader[Any]]) -> Program:
-    """Return a program that reads the same data for an evaluation before each epoch."""
+    """Return a program that evaluates on the same data before each epoch."""
     made = list[resumable.Loader[Any]]()
 
     def kept() -> resumable.Loader[Any]:
@@ -374,7 +374,7 @@ class OfEpoch(Sampler[int]):
 
 
 class Endless(Sampler[int]):
-    """As those of detectron2 and nanoGPT."""
+    """As in detectron2 and nanoGPT."""
 
     def __iter__(self) -> Iterator[int]:
         generator = torch.Generator().manual_seed(5)
@@ -698,9 +698,9 @@ def tokens() -> resumable.Loader[Any]:
 
 LIGHT: dict[str, Program] = {
     "own generator": of(GeneratorOfItsOwn),
-    "generator seeded by the index": of(SeededByIndex),
+    "generator seeded with the index": of(SeededByIndex),
     "cache of samples": of(CachesSamples),
-    "cache by a decorator": of(CachesByDecorator),
+    "cached method": of(CachesByDecorator),
     "cached property": of(CachedLength),
     "statistics, a log and a lock": of(CountsAndLogs),
     "lazily opened file": of(OpensFile),
@@ -725,8 +725,8 @@ LIGHT: dict[str, Program] = {
         lambda: resumable.wrap(DataLoader(TWICE, BATCH, sampler=SubsetRandomSampler(range(6, 18))), seed=0)
     ),
     "sampler of ranks": with_sampler(lambda: DistributedSampler(DATA, 1, 0)),
-    "sampler that is told the epoch": with_sampler(OfEpoch),
-    "sampler that draws": with_sampler(Draws),
+    "sampler with set_epoch": with_sampler(OfEpoch),
+    "sampler with the global RNG": with_sampler(Draws),
     "sampler with a state": with_sampler(Remembering),
     "sampler without an end": endless(lambda: wrap(DATA, sampler=Endless())),
     "batches of similar lengths": looped(lambda: resumable.wrap(DataLoader(DATA, batch_sampler=ByLength()), seed=0)),

@@ -88,7 +88,7 @@ class Estimated(Varies):
 
 
 def torn(epoch: int) -> Iterator[int]:
-    """Yields fewer elements since its file was cut."""
+    """Yields fewer elements since its file was truncated."""
     yield from range(CUT[0])
 
 

@@ -1,4 +1,4 @@
-"""Right programs get no warning, wherever they are cut and resumed."""
+"""Right programs get no warning, wherever they are interrupted and resumed."""
 
 from __future__ import annotations
 
@@ -27,6 +27,6 @@ def test_a_right_program_gets_no_warning(name: str) -> None:
         warnings.simplefilter("error")
         warnings.simplefilter("ignore", FutureWarning)  # of Lightning
         whole, states = program(None)
-        assert {done % (len(whole) // 3) != 0 for done, _ in states} == {True, False}, "cut in and between epochs"
+        assert {done % (len(whole) // 3) != 0 for done, _ in states} == {True, False}, "saved in and between epochs"
         for done, state in states:
             assert program(state)[0] == whole[done:], f"after {done} of {len(whole)} batches"

@@ -163,7 +163,7 @@ class CustomOrderBackend:
 
     @property
     def remembering(self) -> Any:
-        """What the order may depend on: the dataset, and what the loop has set on the sampler."""
+        """The dataset and the user's sampler: the order may depend on both."""
         return self._loader.dataset, self._order.given
 
     @property
