@@ -3,7 +3,7 @@
 The command's process calls `check_program`. The program calls `stop_at_first_batch` when it imports this package, and
 never goes beyond its first batch. Each run of the check reads in a copy of the program (a fork), where nothing was read
 before. In a program that cannot be copied, it reads a second Loader over the same source. If that source can be read
-only once as well, each run is a launch of its own: one without interruption, one more, and one from a state.
+only once as well, each run is a separate launch: one without interruption, one more, and one from a state.
 """
 
 from __future__ import annotations

@@ -273,7 +273,7 @@ class Makes(Protocol):
     """Makes fresh loaders, as often as needed.
 
     Attributes:
-        is_limited: whether this process can read only once, so each run needs a process of its own.
+        is_limited: whether this process can read only once, so each run needs a separate process.
     """
 
     is_limited: bool

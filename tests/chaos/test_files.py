@@ -359,7 +359,7 @@ def test_what_only_the_files_show_is_found(bug: str, words: str, run: Callable[[
     found = run(bug)
     assert list(found.violations) == ["same files"] * bool(bug)
     assert not found.extra
-    assert found.single == {"'mean' in epochs.jsonl"}
+    assert found.single == {"'mean' in epochs.jsonl"}  # of the epoch in which the run was killed
     if bug:
         assert re.match(words, found.violations["same files"])
         assert "files that differ: " in describe_violations(found)

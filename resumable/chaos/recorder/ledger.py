@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from resumable.chaos.recorder.events import read_events
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -311,7 +312,7 @@ class Left(NamedTuple):
     damaged: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
-    single: dict[str, list[str]] = {}  # noqa: RUF012  # nobody changes it
+    single: Mapping[str, list[str]] = {}  # read only
 
 
 @dataclass
