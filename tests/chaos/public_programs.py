@@ -172,7 +172,7 @@ PROGRAMS = {
             "lr_scheduler = accelerator.prepare(\n        model, optimizer, eval_dataloader, lr_scheduler\n",
             "_ = accelerator.prepare(\n        model, optimizer, eval_dataloader, None\n",
         ),
-        "in no checkpoint",
+        "scheduler not restored",
         ("torch", "torch._dynamo", "accelerate"),
     ),
     "graphs": Program(
@@ -191,7 +191,7 @@ PROGRAMS = {
         (PYTHON, "-m", "painter.train", "lr=0.02", "workers=0"),
         _pictures,
         ("painter/train.py", '"optimizer": optimizer, "scheduler": scheduler}', '"optimizer": optimizer}'),
-        "in no checkpoint",
+        "scheduler not restored",
     ),
     "ddp": Program(
         (*TORCHRUN, "multigpu_torchrun.py", "3", "4"),

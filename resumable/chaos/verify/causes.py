@@ -195,6 +195,12 @@ CAUSES = (
         "{continued}, although it was restored: it probably changes after the save; save last in each step",
     ),
     _cause(
+        "scheduler not restored",
+        "learning rate, equal weights, equal optimizer",
+        "{learning rate} differs first, although weights and optimizer were restored: the scheduler, or the step from "
+        "which the loop computes the learning rate, is probably not saved or not restored",
+    ),
+    _cause(
         "in no checkpoint",
         "weights alone",
         "no tensor in the checkpoints differs, but {weights alone}: something that the weights depend on is possibly "
@@ -259,6 +265,7 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # old weights          it had the weights of its checkpoint, but the baseline run had others
 # other optimizer      it had a different optimizer state
 # equal weights, equal optimizer  it had those of the baseline run, so no earlier bug has changed them
+# learning rate        a learning rate in an optimizer's state differs as soon as anything does
 # accumulation         in the baseline run, two or more batches were delivered between a save and the next step
 # entry missing, added a list in a checkpoint is shorter or longer
 # evaluation missing   steps are missing, but none of the loader with most steps
@@ -447,6 +454,9 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
     if (early := next((one for one in every if one.differing), None)) is not None:
         names = {split(path)[0] for path in early.differing}
         of = f" in {early.save[0]}" if early.step < 0 else ""
+        at_once = {path for one in every if one.step == early.step for path in one.differing}
+        rates = sorted(path for path in at_once if split(path)[-1] == "lr" and "param_groups" in split(path))
+        yield from (("learning rate", path) for path in rates[:1])
         yield "first part" if len(names) == 1 else "first parts", few(sorted(names)) + of
 
 
