@@ -214,6 +214,33 @@ def test_a_source_with_a_state_that_cannot_be_copied_is_read_by_launches() -> No
     assert "leaves out something" in trial.cause
 
 
+def test_a_copy_whose_time_is_over_proves_nothing() -> None:
+    """A copy of the program that stops reading because the time is over finds no difference."""
+    report, _ = checked(
+        """
+        import time
+        from pathlib import Path
+        import resumable
+
+        class Samples:
+            def __len__(self):
+                return 30
+            def __getitem__(self, index):
+                with Path("reads").open("a") as file:
+                    file.write("x")
+                    time.sleep(0.25 * (file.tell() > 80))  # the recorded run has at most 72
+                return index
+
+        if __name__ == "__main__":
+            for batch in resumable.wrap(Samples(), batch_size=4, seed=0):
+                pass
+        """,
+        seconds=2.0,
+    )
+    assert not failed(report), str(report)
+    assert not report.complete
+
+
 def test_the_command_prints_each_result_and_the_verdict(
     capfd: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -48,7 +48,7 @@ class Trainer:
 
     def _run_batch(self, source: torch.Tensor, targets: torch.Tensor) -> None:
         self.optimizer.zero_grad()
-        cross_entropy(self.model(source), targets).backward()  # type: ignore[no-untyped-call]  # torch's
+        cross_entropy(self.model(source), targets).backward()
         self.optimizer.step()
 
     def train(self, max_epochs: int, save_every: int) -> None:
