@@ -541,7 +541,7 @@ class Across:
 
 
 def _joined(found: list[dict[str, Read] | str]) -> dict[str, Read] | str:
-    """Return what the first process read from the start, with what the second one read from a state."""
+    """Return what the first process read, with what the second one read from a state."""
     joined: dict[str, Read] = {}
     for one in found:
         if isinstance(one, str):

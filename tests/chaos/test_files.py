@@ -137,7 +137,7 @@ def test_of_logs_the_last_values_count(name: str, text: str, last: dict[str, str
 def test_values_that_a_launch_wrote_once(name: str, text: str, since: int, single: Any, tmp_path: Path) -> None:
     (path := tmp_path / "work" / name).parent.mkdir()
     path.write_text(text)
-    assert take_inventory(tmp_path, begun={name: since}).single == ({} if single is None else {name: single})
+    assert take_inventory(tmp_path, old={name: since}).single == ({} if single is None else {name: single})
 
 
 def test_a_large_file_is_read_in_blocks_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:

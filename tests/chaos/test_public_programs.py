@@ -1,4 +1,4 @@
-"""Programs in the shape of public ones get the right verdict at the first try: as they are, without an option."""
+"""Programs in the shape of public ones get the right verdict at the first try: unchanged, without an option."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_a_program_passes(name: str) -> None:
 
 
 @pytest.mark.parametrize("name", PROGRAMS)
-def test_a_bug_is_named(name: str) -> None:
+def test_the_cause_of_a_bug(name: str) -> None:
     report = run(name, bug=True, points=3)
     assert report.failed, str(report)
     causes = [outcome.diagnosis.cause for outcome in report.failed]

@@ -53,7 +53,7 @@ _FILE = "left.json"  # in the directory of a case
 _OURS = re.compile(rf"rank-\d+\.flight|.*\.pyc|{re.escape(TOKEN)}")
 _WORD = re.compile(r"(\d+)")
 Stamps = dict[Path, tuple[int, int]]
-Row: TypeAlias = "tuple[int, dict[str, Any]]"  # the number of its line from 1, and its values by name
+Row: TypeAlias = "tuple[int, dict[str, Any]]"  # the number of its line, from 1, and its values
 
 
 def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is compared
@@ -63,7 +63,7 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
     inputs: Stamps | None = None,
     *,
     appended: AbstractSet[str] = frozenset(),
-    begun: Mapping[str, int] | None = None,
+    old: Mapping[str, int] | None = None,
     rounded: bool = False,
 ) -> Left:
     """Read all files at the end of a run.
@@ -75,7 +75,7 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
             changed since.
         inputs: files of the mirror with their stamps; they are left out unless they have changed since.
         appended: names of files that were opened to append: their lines are records of what happened.
-        begun: for files that earlier launches wrote, how many bytes are older than the last launch.
+        old: for files that earlier launches wrote, how many bytes are older than the last launch.
         rounded: whether numbers are compared up to rounding.
     """
     files: dict[str, dict[str, str]] = {}
@@ -95,7 +95,7 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
         if place in appended and not _has_values(path):
             records.add(name)
             continue
-        if begun and (counts := _count_written(path, begun.get(place, 0))):
+        if old and (counts := _count_written(path, old.get(place, 0))):
             written.setdefault(name, Counter()).update(counts)
         parts = parts_of_file(path, work, rounded=rounded)
         files[name] = {**files.get(name, {}), **parts} if is_log(path) else parts

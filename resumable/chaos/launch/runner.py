@@ -128,7 +128,7 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         spoilt,
         inputs,
         appended=appended,
-        begun=_sizes_before(attempts),
+        old=_sizes_before(attempts),
         rounded=rounded,
     )
     return attempts

@@ -304,7 +304,7 @@ class Left(NamedTuple):
         damaged: names of files that were damaged or removed on purpose, and not written again.
         unlike: names of files that only one of two baseline runs left, with `#` for every number.
         records: names of files that were opened to append and have no values, as logs; they are not compared.
-        single: by name of a file that is written line by line, the values that the last launch wrote at most once.
+        single: for each file that is written line by line, the values that the last launch wrote at most once.
     """
 
     files: dict[str, dict[str, str]]

@@ -1,4 +1,4 @@
-"""In the shape of the templates for Fabric: callbacks and a loop of one's own, a checkpoint every few steps.
+"""In the shape of the templates for Fabric: a custom loop, a checkpoint every few steps.
 
 Made resumable as examples/fabric.py is.
 """

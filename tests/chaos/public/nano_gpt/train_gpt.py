@@ -108,7 +108,7 @@ def get_lr(it: int) -> float:
 
 
 class Run:
-    """What a run writes in the shape of wandb's: a folder per launch, and a link to the latest."""
+    """Files in the shape of wandb's: a folder per launch, and a link to the latest."""
 
     def __init__(self) -> None:
         name = f"run-{time.strftime('%Y%m%d_%H%M%S')}-{os.urandom(4).hex()}"

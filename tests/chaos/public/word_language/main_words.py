@@ -1,6 +1,6 @@
 """In the shape of PyTorch's word language model: an LSTM whose hidden state lives from batch to batch, and SGD by hand.
 
-Made resumable as docs/frameworks/pytorch.md says: the beginning of each batch is what the loader delivers.
+Made resumable as docs/frameworks/pytorch.md says: the loader delivers the position of each batch.
 """
 
 from __future__ import annotations
@@ -70,7 +70,7 @@ val_data, test_data = batchify(corpus.valid, 2), batchify(corpus.test, 2)
 model, criterion = RNNModel(len(corpus.word2idx), args.nhid), nn.NLLLoss()
 lr, best_val_loss, hidden = args.lr, math.inf, model.init_hidden(args.batch_size)
 
-loader = resumable.wrap(range(0, train_data.size(0) - 1, args.bptt))  # the beginning of each batch, in order
+loader = resumable.wrap(range(0, train_data.size(0) - 1, args.bptt))  # the position of each batch, in order
 store = resumable.CheckpointStore("checkpoints", keep=2)
 if (last := store.latest()) is not None:
     lr, best_val_loss, hidden = last["lr"], last["best_val_loss"], last["hidden"]

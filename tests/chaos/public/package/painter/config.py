@@ -15,7 +15,7 @@ ORIGINAL_CWD = Path.cwd()
 
 
 def to_absolute_path(path: str) -> Path:
-    """Return a path as it was meant where the program was launched."""
+    """Return a path relative to the folder in which the program was launched."""
     return ORIGINAL_CWD / path
 
 
