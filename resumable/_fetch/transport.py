@@ -238,8 +238,8 @@ def _putter(queue: Any, pickle: Callable[[Any], memoryview] = ForkingPickler.dum
 
     def put(message: Any, block: bool = True, timeout: float | None = None) -> None:  # a queue's signature
         if queue._thread is None and not queue._closed:  # noqa: SLF001  # nothing public has it
-            content = _pickled(message, pickle)
-            if content is not None and len(content) <= _AT_ONCE and writable.poll(0):
+            content = _small(message, pickle)
+            if content is not None and writable.poll(0):
                 queue._sem.acquire()  # noqa: SLF001  # which its reader releases; it never waits here
                 with queue._wlock:  # noqa: SLF001  # shared by all processes that write
                     writer.send_bytes(content)
@@ -249,9 +249,11 @@ def _putter(queue: Any, pickle: Callable[[Any], memoryview] = ForkingPickler.dum
     return put
 
 
-def _pickled(message: Any, pickle: Callable[[Any], memoryview]) -> memoryview | None:
+def _small(message: Any, pickle: Callable[[Any], memoryview]) -> bytes | None:
+    """Pickle a message; None if it is too large to be written at once, or cannot be pickled."""
     try:
-        return pickle(message)
+        with pickle(message) as view:  # of a buffer: if a failed write kept both in a cycle, Python 3.12.1 would crash
+            return bytes(view) if len(view) <= _AT_ONCE else None
     except Exception as error:
         if is_death(error):  # PyTorch's signal handler raises it between any two lines
             raise
