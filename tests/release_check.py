@@ -1,7 +1,7 @@
 """Check what a release would upload: `make release-check`.
 
-It builds the wheel and the source distribution, checks their files, installs each into a new environment, runs the program of the README
-and the command line there, and asks pip whether every extra can be installed.
+It builds the wheel and the source distribution, checks their files, installs each into a new environment, runs the
+program of the README and the command line there, and asks pip whether every extra can be installed.
 """
 
 from __future__ import annotations
