@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
 import torch
@@ -20,6 +20,9 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import resumable
 from resumable.testing import BackendTests
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
 
 
 def wrap(dataset: Any, options: dict[str, Any], **loader_options: Any) -> resumable.Loader:
@@ -51,6 +54,24 @@ class TestShuffledByWorkers(BackendTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:
         return wrap(datasets.Augmented(), options, batch_size=4, shuffle=True, num_workers=2, prefetch_factor=3)
+
+
+@pytest.mark.slow
+class TestPlainWorkers(BackendTests):
+    """The workers of a plain `DataLoader`, as with a PyTorch that has no such private names."""
+
+    shared = True
+    stride = 8
+
+    @pytest.fixture(autouse=True, scope="class")
+    def _plain(self) -> Iterator[None]:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setenv("RESUMABLE_PLAIN_WORKERS", "1")
+            yield
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return wrap(datasets.Augmented(), options, batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
 
 
 @pytest.mark.slow
