@@ -100,6 +100,8 @@ _COLLATE = ("collate", "collate_float_fn", "collate_int_fn", "collate_tensor_fn"
 
 
 def _absent() -> str:
+    if not hasattr(dataloader, "_MultiProcessingDataLoaderIter"):
+        return "_MultiProcessingDataLoaderIter"
     for kind, methods in METHODS.items():
         for name, arguments in methods.items():
             method = getattr(kind, name, None)
