@@ -253,14 +253,16 @@ class Workers:
         return kind(self._dataset, batch_size=None, sampler=messages, collate_fn=_unchanged, generator=own, **given)
 
     def _loader_type(self, given: Mapping[str, Any]) -> type[DataLoader[Any]]:
-        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # only needed if there are processes
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # only needed if there are processes
+
+        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # the same
 
         why = _private().plain_workers() if given["num_workers"] else ""
         if why:
             tell_once(logging.WARNING if _private().ABSENT else logging.INFO, _PLAIN.format(why))
         elif given["num_workers"] and not _forks(given.get("multiprocessing_context")):
             tell_once(logging.INFO, _PLAIN.format(why := "they are not forked"))
-        return QuickLoader.__base__ if why else QuickLoader
+        return DataLoader if why else QuickLoader
 
     def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
         if requests is not None:

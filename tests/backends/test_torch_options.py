@@ -190,10 +190,10 @@ def test_batches_in_any_order_are_refused() -> None:
 
 def test_workers_that_are_threads_are_refused() -> None:
     """Newer versions of PyTorch have them: a `DataLoader` says so in this attribute."""
-    loader = DataLoader(datasets.Augmented(), num_workers=1)
-    loader.worker_method = "multiprocessing"  # type: ignore[attr-defined]
+    loader: Any = DataLoader(datasets.Augmented(), num_workers=1)
+    loader.worker_method = "multiprocessing"
     resumable.wrap(loader)
-    loader.worker_method = "thread"  # type: ignore[attr-defined]
+    loader.worker_method = "thread"
     with pytest.raises(UnsupportedError, match="worker_method='thread'(?s:.)*worker_method=\"multiprocessing\""):
         resumable.wrap(loader)
 
