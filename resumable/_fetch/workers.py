@@ -367,7 +367,7 @@ def _private() -> Any:
 
 
 _PLAIN = (
-    "the worker processes are those of a plain DataLoader, because {}. Batches and states are the same; small tensors "
+    "a plain DataLoader runs the worker processes, because {}. Batches and states are the same; small tensors "
     "take longer to arrive."
 )
 _told: set[str] = set()

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 import pytest
 import torch
@@ -20,9 +20,6 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 
 import resumable
 from resumable.testing import BackendTests
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
 
 
 def wrap(dataset: Any, options: dict[str, Any], **loader_options: Any) -> resumable.Loader:
@@ -63,11 +60,9 @@ class TestPlainWorkers(BackendTests):
     shared = True
     stride = 8
 
-    @pytest.fixture(autouse=True, scope="class")
-    def _plain(self) -> Iterator[None]:
-        with pytest.MonkeyPatch.context() as patch:
-            patch.setenv("RESUMABLE_PLAIN_WORKERS", "1")
-            yield
+    @pytest.fixture(autouse=True)
+    def _plain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RESUMABLE_PLAIN_WORKERS", "1")
 
     @staticmethod
     def make(**options: Any) -> resumable.Loader:

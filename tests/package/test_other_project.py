@@ -1,4 +1,4 @@
-"""The unrelated project `resumable` on PyPI, installed in the same folder: whatever is left of ours says so."""
+"""The unrelated project `resumable` on PyPI, installed in the same folder: the rest of this package says so."""
 
 from __future__ import annotations
 

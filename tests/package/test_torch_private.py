@@ -18,7 +18,7 @@ from resumable._fetch.transport import _QuickIterator
 
 PACKAGE = Path(resumable.__file__).parent
 FILE = PACKAGE / "_torch_private.py"
-# They read files, or are loaded into programs that have no package of ours.
+# They read files, or are loaded into programs without this package.
 OTHER = {"_inspect/pickles.py", "chaos/recorder/guard/writers.py"}
 NAMES = re.compile(
     r"\btorch(\.[a-z]\w*)*\._[a-z]\w*|\bfrom torch[\w.]* import [^\n]*\b_[a-z]\w*"
@@ -137,7 +137,7 @@ def test_workers_are_plain_if_a_name_is_missing() -> None:
     unchanged, *others = done.stdout.split("name ")[1:]
     assert "plain DataLoader" not in unchanged
     for name, told in zip(names, others, strict=True):
-        assert told.count("the worker processes are those of a plain DataLoader, because PyTorch") == 1, told
+        assert told.count("a plain DataLoader runs the worker processes, because PyTorch") == 1, told
         assert told.count('on_worker_death="restart" has no effect') == 1, told
         assert name in told.partition("has no ")[2].partition("batches")[0], told
         assert told.partition("batches ")[2] == unchanged.partition("batches ")[2], name
