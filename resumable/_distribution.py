@@ -24,7 +24,7 @@ def pip_install(*extras: str) -> str:
 def other_project() -> str:
     """Describe the unrelated project that is installed in the folder of this package; empty if there is none.
 
-    Both own `resumable/__init__.py`. The metadata of a package is a folder beside it, so one look is enough:
+    Both own `resumable/__init__.py`. The metadata of a package is a folder next to it, so one look is enough:
     `importlib.metadata` takes longer to import than this package.
     """
     folder = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))  # noqa: PTH100, PTH120  # at each import

@@ -43,7 +43,7 @@ Checks = Literal["all", "data", "ranks", "none"]
 
 _LONGEST = 1e6  # seconds; waiting for a lock accepts no more than a few centuries
 _BY_WRAP = Origin()
-_IN_THREADS = frozenset[str]()  # kinds of randomness that threads may use, because each sample has RNGs of its own
+_IN_THREADS = frozenset[str]()  # kinds of randomness that threads may use, because each sample has separate RNGs
 
 
 # ---------------------------------------------------------------------- checks: each returns a plain value

@@ -1,4 +1,4 @@
-"""What this package uses of PyTorch without documentation: the one file with such names, checked when it is imported.
+"""The one file with names that PyTorch does not document. They are checked when it is imported.
 
 Two classes build on PyTorch's iterator over worker processes, and override some of its methods: for workers that send
 small tensors by value (`_fetch/transport.py`), and for workers that are restarted (`_fetch/restarting_workers.py`). If
@@ -212,7 +212,7 @@ def version_of(tensor: torch.Tensor) -> int:
 
 
 def persistent_buffers(module: Any) -> list[tuple[dict[str, Any], str]]:
-    """Return the dict and the name of each buffer that is in the state of a module, without those of inner modules."""
+    """Return the dict and the name of each buffer that is in the state of a module, but not of inner modules."""
     buffers = module._buffers  # getattr() costs 20 times as much
     return [(buffers, name) for name in buffers if name not in module._non_persistent_buffers_set]
 

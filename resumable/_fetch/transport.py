@@ -237,7 +237,7 @@ def _putter(queue: Any, pickle: Callable[[Any], memoryview] = ForkingPickler.dum
 
 
 def _small(message: Any, pickle: Callable[[Any], memoryview]) -> bytes | None:
-    """Pickle a message; None if it is too large to be written at once, or cannot be pickled."""
+    """Pickle a message; None if it is too large for one write, or cannot be pickled."""
     try:
         with pickle(message) as view:  # of a buffer: if a failed write kept both in a cycle, Python 3.12.1 would crash
             return bytes(view) if len(view) <= _AT_ONCE else None

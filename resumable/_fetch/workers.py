@@ -408,7 +408,7 @@ _LOOK, _GRACE = 1.0, 10.0  # seconds between two checks of the parent, and to le
 def end_when_orphaned() -> None:
     """Let this worker end after its parent was killed, even if it is blocked.
 
-    PyTorch's own workers end then, too, unless they wait forever. A worker may wait to send more than the pipe holds,
+    PyTorch's own workers also end then, unless they wait forever. A worker may wait to send more than the pipe holds,
     because the workers keep the other end of the pipe open for each other. Or it waits for the rest of an interrupted
     message.
     """

@@ -188,7 +188,7 @@ def test_batches_in_any_order_are_refused() -> None:
         wrap(datasets.Augmented(), num_workers=1, in_order=False)
 
 
-def test_workers_that_are_threads_are_refused() -> None:
+def test_workers_that_are_threads_are_rejected() -> None:
     """Newer versions of PyTorch have them: a `DataLoader` says so in this attribute."""
     loader: Any = DataLoader(datasets.Augmented(), num_workers=1)
     loader.worker_method = "multiprocessing"
@@ -198,7 +198,7 @@ def test_workers_that_are_threads_are_refused() -> None:
         resumable.wrap(loader)
 
 
-def test_a_python_without_its_global_lock_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_python_without_its_global_lock_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
     locked = True
     monkeypatch.setattr("sys._is_gil_enabled", lambda: locked, raising=False)
     resumable.wrap([1, 2])
