@@ -1,7 +1,7 @@
 """Check what a release would upload: `make release-check`.
 
-It builds the wheel and the source distribution, installs each into a new environment, runs the program of the README
-and the command line there, and asks pip whether every extra can be installed.
+It builds the wheel and the source distribution, looks into the wheel, installs each into a new environment, runs the
+program of the README and the command line there, and asks pip whether every extra can be installed.
 """
 
 from __future__ import annotations
@@ -12,6 +12,7 @@ import sys
 import tempfile
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +27,23 @@ def run(*words: object, cwd: Path) -> str:
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def looked_into(wheel: Path) -> None:
+    """Check that a wheel has the package and nothing else, and that its text has no link that PyPI cannot follow."""
+    with zipfile.ZipFile(wheel) as opened:
+        names = opened.namelist()
+        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
+        text = opened.read(metadata).decode()
+    source = {path.relative_to(ROOT).as_posix() for path in (ROOT / "resumable").rglob("*") if path.suffix != ".pyc"}
+    files = {name for name in source if (ROOT / name).is_file()}
+    assert {name for name in names if ".dist-info/" not in name} == files, "the wheel has other files than the package"
+    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
+    links = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", prose)
+    relative = ["".join(link) for link in links if not "".join(link).startswith("https://")]
+    assert len(links) >= 20
+    assert relative == [], "PyPI shows these links, which lead nowhere"
+    print(f"{wheel.name}: {len(files)} files, {wheel.stat().st_size / 1e6:.1f} MB", flush=True)  # noqa: T201  # its output
 
 
 def installed(archive: Path, folder: Path) -> None:
@@ -61,6 +79,7 @@ def main() -> None:
         run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "build", "twine", cwd=ROOT)
         run(python, "-m", "build", "--outdir", DIST, cwd=ROOT)
         run(python, "-m", "twine", "check", "--strict", *DIST.iterdir(), cwd=ROOT)
+        looked_into(next(DIST.glob("*.whl")))
         for archive in sorted(DIST.iterdir(), reverse=True):
             (own := Path(folder) / archive.name).mkdir()
             installed(archive, own)
