@@ -1,6 +1,6 @@
 """Check what a release would upload: `make release-check`.
 
-It builds the wheel and the source distribution, looks into the wheel, installs each into a new environment, runs the
+It builds the wheel and the source distribution, inspects the wheel, installs each into a new environment, runs the
 program of the README and the command line there, and asks pip whether every extra can be installed.
 """
 
@@ -29,7 +29,7 @@ def run(*words: object, cwd: Path) -> str:
     return done.stdout
 
 
-def looked_into(wheel: Path) -> None:
+def inspected(wheel: Path) -> None:
     """Check that a wheel has the package and nothing else, and that its text has no link that PyPI cannot follow."""
     with zipfile.ZipFile(wheel) as opened:
         names = opened.namelist()
@@ -37,7 +37,7 @@ def looked_into(wheel: Path) -> None:
         text = opened.read(metadata).decode()
     source = {path.relative_to(ROOT).as_posix() for path in (ROOT / "resumable").rglob("*") if path.suffix != ".pyc"}
     files = {name for name in source if (ROOT / name).is_file()}
-    assert {name for name in names if ".dist-info/" not in name} == files, "the wheel has other files than the package"
+    assert {name for name in names if ".dist-info/" not in name} == files, "files of the wheel differ from the package"
     prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
     links = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", prose)
     relative = ["".join(link) for link in links if not "".join(link).startswith("https://")]
@@ -79,7 +79,7 @@ def main() -> None:
         run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "build", "twine", cwd=ROOT)
         run(python, "-m", "build", "--outdir", DIST, cwd=ROOT)
         run(python, "-m", "twine", "check", "--strict", *DIST.iterdir(), cwd=ROOT)
-        looked_into(next(DIST.glob("*.whl")))
+        inspected(next(DIST.glob("*.whl")))
         for archive in sorted(DIST.iterdir(), reverse=True):
             (own := Path(folder) / archive.name).mkdir()
             installed(archive, own)
