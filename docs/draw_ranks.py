@@ -21,13 +21,16 @@ LEFT, WIDE, HIGH, ROW = 58, 41, 22, 28
 
 def batches() -> list[list[list[int]]]:
     """Return what each rank reads in each step, before and after the number of ranks has changed."""
-    data, state, steps = list(range(SAMPLES)), None, []
+    data = list(range(SAMPLES))
+    state: Any = None
+    steps = []
     for ranks in RANKS:
         worlds = [resumable.World(rank, ranks) for rank in range(ranks)]
         options: dict[str, Any] = {"batch_size": GLOBAL // ranks, "shuffle": True, "seed": 0}
         loaders = [resumable.wrap(data, world=world, **options) for world in worlds]
-        for loader in loaders if state else ():
-            loader.load_state_dict(state)
+        if state:
+            for loader in loaders:
+                loader.load_state_dict(state)
         loops = [iter(loader) for loader in loaders]
         steps += [[next(loop) for loop in loops] for _ in range(STEPS)]
         state = loaders[0].state_dict()
