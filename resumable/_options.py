@@ -287,7 +287,7 @@ class Options:
     tail: Tail | None = _option(_Choice(get_args(Tail), "It says what to do with the last samples of an epoch."))
 
     randomness: Randomness | None = _option(
-        _Choice(get_args(Randomness), "It says how often the global RNGs are seeded.")
+        _Choice(get_args(Randomness), "It says how often the global RNGs are seeded, or whether RNGs are passed.")
     )
 
     world: World | Group | None = _option(check_world)
@@ -413,6 +413,22 @@ class Options:
                     f"the option {name} does not fit {what}, but {name}={value!r} was passed.\n"
                     f"It would have no effect. {instead}"
                 )
+
+    def refuse_passed(self, what: str, instead: str) -> None:
+        """Reject `randomness="passed"` for a source that calls no Python function for each sample.
+
+        Args:
+            what: the wrapped object, for the message.
+            instead: what to do instead.
+
+        Raises:
+            UnsupportedError: it was passed.
+        """
+        if self.randomness == "passed":
+            raise UnsupportedError(
+                f'randomness="passed" does not fit {what}.\n'
+                f"There is no function of this process that would get the RNG of a sample. {instead}"
+            )
 
     # ------------------------------------------------------------------ completing the options, in this order
 

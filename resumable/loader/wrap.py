@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._fetch.frameworks import inside_of
 from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._options import Options, check_plain, signature_of_wrap
+from resumable._randomness.passed import passing, refuse_without
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader.loader import Loader
 from resumable.loader.registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
@@ -115,7 +117,10 @@ def wrap(source: Any, **options: Any) -> Loader:
         tail: what happens to the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
             "drop_ranks". By default "partial", or what the `DataLoader` is set to, or "drop" if the elements are the
             batches.
-        randomness: how often the global RNGs are seeded: per "sample", per "batch", or "off".
+        randomness: how often the global RNGs are seeded: per "sample", per "batch", or "off". With "passed", none is
+            seeded: a dataset gets the RNG of each sample as `__getitem__(index, rng)`, `transform` as
+            `transform(sample, rng)`, and `collate` (or `collate_fn`) as `collate(samples, rng)`, if it has such a
+            parameter. `rng` is a `SampleRNG`, a `numpy.random.Generator`.
         world: which ranks divide the data. A `World` sets rank and number of ranks. With a one-dimensional
             `DeviceMesh` such as `mesh["dp"]`, the ranks along it divide the data, and the ranks along the other
             dimensions read the same data, as the parts of one model do. A `ProcessGroup` of `torch.distributed` means
@@ -240,13 +245,15 @@ def _near(source: Any) -> str:
 
 def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options = options.with_defaults()
-    assert options.tail is not None
-    assert options.randomness is not None
     if not inside_of(backend).restarts_workers:
         what = "a source that is read without the workers of a DataLoader, or as logical streams"
         options.refuse(what, on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)
     options.refuse(f"a source of the kind {backend.kind}", streams=_STREAMS)
+    if options.randomness == "passed" and not inside_of(backend).passes_rng:
+        options = _passed(backend, options)
+    assert options.tail is not None
+    assert options.randomness is not None
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         if options.tail not in {"drop", "partial"}:
@@ -264,6 +271,22 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 
 
+def _passed(backend: Backend, options: Options) -> Options:
+    """Return the options of a source whose elements the Loader transforms, with functions that take an RNG.
+
+    Raises:
+        UnsupportedError: the source makes its samples itself, or no function takes an RNG.
+    """
+    if isinstance(backend, IndexedBackend):
+        options.refuse_passed(f"a backend of the kind {backend.kind}", _KEYS)
+    functions = {"transform": options.transform, "collate": options.collate}
+    looked_for = {"transform(element, rng)": options.transform, "collate(elements, rng)": options.collate}
+    refuse_without(f"the source {backend.identity.get('source', backend.kind)}", looked_for)
+    made: dict[str, Any] = {name: None if one is None else passing(one) for name, one in functions.items()}
+    return replace(options, **made)
+
+
+_KEYS = "Let it make a resumable.SampleRNG(key) from each of request.keys, and leave randomness out."
 _NO_WORKERS = (
     "Only the worker processes of a PyTorch DataLoader can be restarted, and not with streams=. After a crash, restart "
     "the script and resume from its checkpoint."
