@@ -6,7 +6,7 @@ import time
 from dataclasses import dataclass
 from typing import Any
 
-__all__ = ["Case", "Virtual", "VirtualPassed"]
+__all__ = ["Case", "Virtual"]
 
 
 @dataclass(frozen=True, slots=True)
@@ -48,7 +48,7 @@ class Virtual:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index: int, rng: Any = None) -> int:  # it is passed, but not used
         if self._seconds:
             end = time.perf_counter() + self._seconds
             while time.perf_counter() < end:
@@ -57,14 +57,3 @@ class Virtual:
 
     def __repr__(self) -> str:
         return f"Virtual({self._length})"
-
-
-class VirtualPassed(Virtual):
-    """The same, with the RNG of each sample, which it does not use."""
-
-    def __getitem__(self, index: int, rng: Any = None) -> int:  # as a user writes it
-        if self._seconds:
-            end = time.perf_counter() + self._seconds
-            while time.perf_counter() < end:
-                pass
-        return index

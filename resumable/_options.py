@@ -427,7 +427,7 @@ class Options:
         if self.randomness == "passed":
             raise UnsupportedError(
                 f'randomness="passed" does not fit {what}.\n'
-                f"There is no function of this process that would get the RNG of a sample. {instead}"
+                f"No Python function makes its samples, so nothing would get their RNGs. {instead}"
             )
 
     # ------------------------------------------------------------------ completing the options, in this order

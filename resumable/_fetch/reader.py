@@ -68,7 +68,7 @@ class Reader:
             seeded once per batch.
         seeding: what is known about the RNGs that the source uses.
         recorder: records which sample is being read, if they are read one by one.
-        passes: reads a sample of the source, given its index and its RNG; None if the source takes no RNG.
+        passes: reads a sample of the source from its index and its RNG; None if the source takes no RNG.
     """
 
     source: Any

@@ -52,10 +52,10 @@ class SampleRNG(np.random.Generator):
     """The RNG of one sample: NumPy's `Generator`, with PyTorch's and Python's RNGs of the same key.
 
     `wrap(..., randomness="passed")` passes it to the functions that make samples and batches. Its numbers depend only
-    on the key, which is computed from seed, epoch and position. They are those of
+    on the key, which is computed from seed, epoch and position: they are the numbers of
     `numpy.random.Generator(numpy.random.Philox(key=rng.key))`.
 
-    It is valid until the function that got it returns: then it becomes the RNG of another sample. To keep it, copy it
+    It is valid until the function that got it returns: then it becomes the RNG of a different sample. To keep it, copy it
     with `copy.deepcopy`, which returns a plain `Generator`, or use one of its children.
 
     Args:
@@ -114,7 +114,7 @@ class SampleRNG(np.random.Generator):
         return [SampleRNG(random_int((self.key, _CHILDREN), next(numbers))) for _ in range(n_children)]
 
     def _torch(self) -> Any:
-        from torch import Generator  # noqa: PLC0415  # only who asks for it needs PyTorch
+        from torch import Generator  # noqa: PLC0415  # only this property needs PyTorch
 
         return Generator().manual_seed(self.key & POSITIVE)
 
@@ -132,7 +132,7 @@ class SampleRNG(np.random.Generator):
 # and key. A separate Philox is used to check that all of it is where NumPy 1.24 to 2.4 has it. If not, the property is
 # used. Only objects of this module are written to.
 
-_POINTERS = 2  # at the beginning of the struct, to the counter and to the key
+_POINTERS = 2  # at the start of the struct, to the counter and to the key
 _KEY, _COUNTER, _SIZE = (
     6,
     8,
@@ -178,7 +178,7 @@ _spare: list[SampleRNG] = []
 
 
 def borrow_rng() -> SampleRNG:
-    """Return an RNG that nobody else uses until it is returned with `return_rng`."""
+    """Return an RNG that no other code uses until it is returned with `return_rng`."""
     try:
         return _spare.pop()
     except IndexError:
@@ -213,7 +213,7 @@ def _ignoring(function: Callable[[Any], Any], argument: Any, _: SampleRNG) -> An
 
 
 def passing_on(dataset: Any) -> Read | None:
-    """Return the function that reads a sample, given its index and RNG; None if the dataset takes no RNG.
+    """Return a function of an index and its RNG that reads a sample; None if the dataset takes no RNG.
 
     PyTorch's `Subset` and `ConcatDataset` pass only the index on, so their datasets are read directly. A dataset of
     this package that contains others has a method `resumable_passing`, which does the same.
@@ -253,7 +253,7 @@ def refuse_without(what: str, functions: Mapping[str, Any]) -> None:
 
     Args:
         what: the wrapped object, for the message.
-        functions: those that could take it, by the signature that the message shows; None if there is none.
+        functions: functions that could take it, with the signature that the message shows as key; None if missing.
 
     Raises:
         UnsupportedError: none takes it.
@@ -262,7 +262,7 @@ def refuse_without(what: str, functions: Mapping[str, Any]) -> None:
         return
     raise UnsupportedError(
         f'randomness="passed" needs a function that takes an RNG, but {what} has none.\n'
-        f"  looked for: {', '.join(functions)}\n"
-        "Its random numbers would come from RNGs that nothing seeds, and differ after a resume. Give one of these "
+        f"  searched for: {', '.join(functions)}\n"
+        "Its random numbers would depend on RNGs that nothing seeds, and differ after a resume. Give one of these "
         'functions a second parameter named rng, and use it. Or use randomness="sample", which seeds the global RNGs.'
     )

@@ -110,7 +110,7 @@ class Seeding:
         used = [one.name for one, look in zip(ALL, looks, strict=True) if one.changed(look)]
         used += ["torch"] if _torch_state() != torchs else []
         for one, look in zip(own, own_looks, strict=True):
-            # If a library lets its RNG be set, it has that of the sample now, and that of an earlier sample before.
+            # If a library lets its RNG be set, it has the sample's RNG now, and had an earlier sample's before.
             if one.now() is look[0] and not isinstance(look[0], SampleRNG) and one.changed(look):
                 used.append(one.name)
         if used:

@@ -88,7 +88,7 @@ class SequenceBackend:
 
 
 def _passing(source: Any, options: Options) -> Callable[[Any, SampleRNG], Any] | None:
-    """Return the function that reads a sample, given its index and RNG; None if only `collate` takes an RNG.
+    """Return a function of an index and its RNG that reads a sample; None if only `collate` takes an RNG.
 
     Raises:
         UnsupportedError: nothing takes one.

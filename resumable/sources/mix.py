@@ -193,7 +193,7 @@ class Mix:
         return (self._names[source], sample) if self._named else sample
 
     def resumable_passing(self) -> Callable[[int, SampleRNG], Any] | None:
-        """Return a function that reads a sample, given its index and RNG; None if no source takes an RNG."""
+        """Return a function of an index and its RNG that reads a sample; None if no source takes an RNG."""
         reads = passing_on_all(self._sources)
         return None if reads is None else partial(self._read, reads)
 

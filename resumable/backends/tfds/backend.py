@@ -170,7 +170,7 @@ class _Ahead:
         return sample if self._transform is None else self._transform(sample)
 
     def read(self, index: int, rng: SampleRNG) -> Any:
-        """Return a sample, given the RNG for its transform."""
+        """Return a sample, whose transform gets the RNG."""
         assert self._transform is not None
         return self._transform(self._sample(index), rng)
 
