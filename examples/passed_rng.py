@@ -40,7 +40,8 @@ def mixup(samples: list[Any], rng: resumable.SampleRNG) -> Any:
 
 
 if __name__ == "__main__":
-    source: Any = DataLoader(Samples(), batch_size=4, shuffle=True, num_workers=2, collate_fn=mixup)
+    collate: Any = mixup  # the types of PyTorch do not know the RNG
+    source: Any = DataLoader(Samples(), batch_size=4, shuffle=True, num_workers=2, collate_fn=collate)
     loader: resumable.Loader[Any] = resumable.wrap(source, seed=0, randomness="passed")
     if len(sys.argv) > 1:
         loader.load_state_dict(json.loads(sys.argv[1]))

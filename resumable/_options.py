@@ -267,8 +267,8 @@ class Options:
     """
 
     batch_size: int | None = _option(_Count("A step would have no samples: it counts samples per rank and step."))
-    transform: Callable[[Any], Any] | None = _option(_Function("a sample"))
-    collate: Callable[[list[Any]], Any] | None = _option(_Function("a list of samples"))
+    transform: Callable[..., Any] | None = _option(_Function("a sample"))
+    collate: Callable[..., Any] | None = _option(_Function("a list of samples"))
     identity: str | None = _option(_identity)
 
     seed: int | None = _option(_seed)

@@ -45,7 +45,7 @@ __all__ = [
 
 
 _LARGEST = (1 << 64) - 1
-_CHILDREN = 0x9216D5D98979FB1B  # makes the keys of children differ from those of other purposes
+_CHILDREN = 0x9216D5D98979FB1B  # distinguishes the keys of children from other keys
 
 
 class SampleRNG(np.random.Generator):
@@ -55,8 +55,8 @@ class SampleRNG(np.random.Generator):
     on the key, which is computed from seed, epoch and position: they are the numbers of
     `numpy.random.Generator(numpy.random.Philox(key=rng.key))`.
 
-    It is valid until the function that got it returns: then it becomes the RNG of a different sample. To keep it, copy it
-    with `copy.deepcopy`, which returns a plain `Generator`, or use one of its children.
+    It is valid until the function that got it returns: then it becomes the RNG of a different sample. To keep it, copy
+    it with `copy.deepcopy`, which returns a plain `Generator`, or use one of its children.
 
     Args:
         key: an integer from 0 to 2**64 - 1, such as one of `Request.keys` in a custom backend.
@@ -70,7 +70,7 @@ class SampleRNG(np.random.Generator):
         if not 0 <= key <= _LARGEST:
             raise ConfigurationError(
                 f"the key of a SampleRNG must be an integer from 0 to {_LARGEST}, but it is {key}.\n"
-                "Its numbers would not be those of any sample. Use a key of the request, such as request.keys[0]."
+                "Its numbers would belong to no sample. Use a key of the request, such as request.keys[0]."
             )
         self._bits = np.random.Philox(key=key)
         super().__init__(self._bits)

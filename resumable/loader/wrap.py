@@ -27,6 +27,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from resumable._options import Given
+    from resumable._randomness.passed import SampleRNG
     from resumable.backends.tfds.source import TfdsSource
     from resumable.protocols import Backend
 
@@ -49,6 +50,8 @@ class _MapStyle(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
+_Transform: TypeAlias = "Callable[[T], U] | Callable[[T, SampleRNG], U]"
+_Collate: TypeAlias = "Callable[[list[T]], U] | Callable[[list[T], SampleRNG], U]"
 _Source: TypeAlias = "Iterable[T] | _MapStyle[T] | Callable[..., Iterable[T]]"
 
 
@@ -63,21 +66,19 @@ def wrap(source: _Source[T], **options: Unpack[Given]) -> Loader[T]: ...
 @overload
 def wrap(source: _Source[T], *, batch_size: int, **options: Unpack[Given]) -> Loader[list[T]]: ...
 @overload
-def wrap(source: _Source[T], *, transform: Callable[[T], U], **options: Unpack[Given]) -> Loader[U]: ...
+def wrap(source: _Source[T], *, transform: _Transform[T, U], **options: Unpack[Given]) -> Loader[U]: ...
 @overload
 def wrap(
-    source: _Source[T], *, transform: Callable[[T], U], batch_size: int, **options: Unpack[Given]
+    source: _Source[T], *, transform: _Transform[T, U], batch_size: int, **options: Unpack[Given]
 ) -> Loader[list[U]]: ...
 @overload
-def wrap(
-    source: _Source[T], *, collate: Callable[[list[T]], U], batch_size: int, **options: Unpack[Given]
-) -> Loader[U]: ...
+def wrap(source: _Source[T], *, collate: _Collate[T, U], batch_size: int, **options: Unpack[Given]) -> Loader[U]: ...
 @overload
 def wrap(
     source: _Source[T],
     *,
-    transform: Callable[[T], U],
-    collate: Callable[[list[U]], V],
+    transform: _Transform[T, U],
+    collate: _Collate[U, V],
     batch_size: int,
     **options: Unpack[Given],
 ) -> Loader[V]: ...
@@ -86,8 +87,8 @@ def wrap(
     source: Any,
     *,
     batch_size: int | None = None,
-    transform: Callable[[Any], Any] | None = None,
-    collate: Callable[[list[Any]], Any] | None = None,
+    transform: Callable[..., Any] | None = None,
+    collate: Callable[..., Any] | None = None,
     **options: Unpack[Given],
 ) -> Loader[Any]: ...
 def wrap(source: Any, **options: Any) -> Loader:

@@ -272,11 +272,12 @@ def test_datasets_inside_of_others_get_it() -> None:
     alone = samples(wrapped(shuffle=False), 1)
     subset = samples(wrapped(Subset(Augmented(40), range(23)), shuffle=False), 1)
     assert subset == alone
-    parts = ConcatDataset([Augmented(10), Subset(Augmented(), range(10, 23))])
+    parts: Any = ConcatDataset([Augmented(10), Subset(Augmented(), range(10, 23))])
     assert [one[1:] for one in samples(wrapped(parts, shuffle=False), 1) if one[0] % 4] == [
         one[1:] for one in (*alone[:10], *alone[10:]) if one[0] % 4
     ]
-    half = ConcatDataset([Augmented(12), [torch.zeros(7, dtype=torch.float64)] * 11])
+    zeros: Any = [torch.zeros(7, dtype=torch.float64)] * 11
+    half: Any = ConcatDataset([Augmented(12), zeros])
     assert samples(wrapped(half, shuffle=False), 1)[:12] == alone[:12]
     mixture = resumable.mix({"a": Augmented(), "b": [torch.zeros(7, dtype=torch.float64)] * 23})
     mixed_golden = read(resumable.wrap(mixture, batch_size=4, seed=SEED, randomness="passed"))
@@ -379,7 +380,7 @@ REJECTED: dict[str, tuple[Callable[[], Any], str]] = {
 def test_a_source_without_the_parameter_is_rejected(name: str) -> None:
     make, message = REJECTED[name]
     source = make()
-    options = {} if isinstance(source, DataLoader | OwnBackend) else {"batch_size": 4}
+    options: dict[str, Any] = {} if isinstance(source, DataLoader | OwnBackend) else {"batch_size": 4}
     with pytest.raises(UnsupportedError, match=message):
         resumable.wrap(source, randomness="passed", **options)
 
