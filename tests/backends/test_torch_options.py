@@ -209,7 +209,7 @@ def test_a_python_without_its_global_lock_is_rejected(monkeypatch: pytest.Monkey
     with pytest.raises(UnsupportedError, match="free-threaded(?s:.)*PYTHON_GIL=1"):
         resumable.wrap([1, 2])
     assert list(resumable.wrap([1, 2], randomness="off")) == [1, 2]
-    assert list(resumable.wrap([1, 2], transform=lambda one, rng: one, randomness="passed")) == [1, 2]  # noqa: ARG005
+    assert list(resumable.wrap([1, 2], transform=lambda one, rng: one, randomness="passed")) == [1, 2]
 
 
 def test_options_that_belong_to_the_data_loader_are_refused() -> None:
