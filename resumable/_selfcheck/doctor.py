@@ -10,6 +10,7 @@ from importlib import metadata
 from typing import Any
 
 from resumable._order.world import find
+from resumable._requirements import find_old
 from resumable._version import __version__
 from resumable.errors import ConfigurationError
 
@@ -28,14 +29,13 @@ def doctor() -> Health:
     known["start method"] = (
         multiprocessing.get_start_method(allow_none=True) or (multiprocessing.get_all_start_methods()[0])
     )
+    old = find_old()
     try:
         world = find()
     except ConfigurationError as error:
-        return Health(known | {"rank": "unknown"}, (str(error),))
+        return Health(known | {"rank": "unknown"}, (*old, str(error)))
     known["rank"] = f"{world.rank} of {world.size} ({world.by})"
-    if world.size > 1:
-        return Health(known, ())
-    return Health(known, tuple(_alone()))
+    return Health(known, (*old, *(() if world.size > 1 else _alone())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Health:
 
     Args:
         known: versions, rank and start method, by name.
-        traps: problems that make each process read all the data, or stop it.
+        traps: packages that are too old, and problems that make each process read all the data, or stop it.
     """
 
     known: dict[str, str]
@@ -67,8 +67,8 @@ class Health:
 
 
 _PACKAGES = (
-    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers"),
-    *("datasets", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
+    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers", "trl"),
+    *("datasets", "keras", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
 )
 _SIZES = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "MPI"}
 _WORLD = "Pass wrap(..., world=World(rank, size)), or call init_process_group() before the first batch."
