@@ -1,5 +1,6 @@
 """Saves the states of every kind of source in this environment, or continues from those of other environments.
 
+python cross_streams.py FOLDER NAME write          writes the files that the sources read
 python cross_streams.py FOLDER NAME save           saves states, with the digest of what follows each
 python cross_streams.py FOLDER NAME load OTHER...  continues from the states of others, and compares what follows
 
@@ -71,13 +72,15 @@ def compare(make: Any, cases: list[tuple[bytes, list[str]]]) -> None:
         assert list(rest_of(loader)) == expected, f"other batches follow {len(expected)} batches before the end"
 
 
-def main(folder: Path, name: str, *others: str) -> None:
+def main(folder: Path, name: str, action: str, *others: str) -> None:
     """Do it, and print what happened with each kind."""
     warnings.simplefilter("ignore")  # about sources whose data is compared only in part
     logging.getLogger("resumable").setLevel(logging.ERROR)  # about many Loaders of the same seed
-    if not (files := folder / "files").exists():
+    files = folder / "files"
+    if action == "write":
         files.mkdir()
         write_files(files)
+        return
     kinds, path = kinds_of(files), folder / f"{name}.states"
     found: dict[str, Any] = {}
     for other in others or [name]:
@@ -100,4 +103,4 @@ def main(folder: Path, name: str, *others: str) -> None:
 
 
 if __name__ == "__main__":
-    main(Path(sys.argv[1]), sys.argv[2], *sys.argv[4:])
+    main(Path(sys.argv[1]), *sys.argv[2:])

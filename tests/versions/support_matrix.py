@@ -11,7 +11,6 @@ CPU builds are installed. `--complete` fails if something could not be installed
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -21,10 +20,15 @@ import sys
 import tempfile
 import tomllib
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
-from typing import NamedTuple
+from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._requirements import VERSIONS
+
+if TYPE_CHECKING:
+    from collections.abc import Iterable
 
 ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
@@ -108,60 +112,62 @@ def pins(environment: Environment) -> list[str]:
     return [f"{package}=={versions.oldest}" for package, versions in VERSIONS.items()] if environment.oldest else []
 
 
-def install(environment: Environment, *words: str, constraints: list[str]) -> None:
-    """Install packages.
+def install(environment: Environment, *words: str, constraints: Iterable[str] = (), dry: bool = False) -> list[str]:
+    """Install packages, or only find out what pip would install; return their names.
 
     Raises:
-        NotInstalled: pip would install a package for GPUs.
+        NotInstalled: pip found no such packages.
     """
-    pip = environment.program, "-m", "pip", "--disable-pip-version-check", "install", "--quiet"
+    pip = environment.program, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"
     with tempfile.TemporaryDirectory() as folder:
         file, report = Path(folder, "constraints.txt"), Path(folder, "report.json")
         file.write_text("\n".join(constraints), encoding="utf-8")
-        limited = ("--constraint", file, *words)
         try:
-            run(*pip, "--dry-run", "--report", report, *limited)
+            run(*pip, *["--dry-run"] * dry, "--report", report, "--constraint", file, *words)
         except SystemExit as error:
-            raise NotInstalled(f"Python {environment.python}: pip found no {' '.join(words)}") from error
-        names = [one["metadata"]["name"] for one in json.loads(report.read_text(encoding="utf-8"))["install"]]
-        if any(name.startswith(CUDA) for name in names):
-            raise NotInstalled(f"Python {environment.python}: the index has no CPU build of {words[0]}")
-        run(*pip, "--no-compile", *limited)
+            say(str(error))
+            raise NotInstalled(f"Python {environment.python}: pip could not install {' '.join(words)}") from error
+        return [one["metadata"]["name"] for one in json.loads(report.read_text(encoding="utf-8"))["install"]]
+
+
+def install_torch(environment: Environment, *words: str) -> None:
+    """Install a CPU build of PyTorch.
+
+    Raises:
+        NotInstalled: there is none.
+    """
+    if any(name.startswith(CUDA) for name in install(environment, *words, dry=True)):
+        raise NotInstalled(f"Python {environment.python}: the index has no CPU build of {words[0]}")
+    install(environment, *words)
 
 
 def make(environment: Environment, torch: list[str]) -> list[str]:
     """Make an environment, unless it is there; return what could not be installed."""
     python, ready = find_python(environment.python), environment.folder / ".ready"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
-    extras = project["optional-dependencies"]
-    wanted = repr((environment, torch, pins(environment), project["dependencies"], [extras[one] for one in FRAMEWORKS]))
-    fingerprint = hashlib.sha256(wanted.encode()).hexdigest()
-    if ready.exists() and (known := json.loads(ready.read_text(encoding="utf-8")))["of"] == fingerprint:
+    extras = [project["optional-dependencies"][extra] for extra in FRAMEWORKS]
+    wanted = repr((environment, torch, pins(environment), project["dependencies"], extras))
+    if ready.exists() and (known := json.loads(ready.read_text(encoding="utf-8")))["of"] == wanted:
         return [str(one) for one in known["missing"]]
     say(f"making {environment.folder.name}")
     run(python, "-m", "venv", "--clear", environment.folder)
-    spec, *options = torch
-    if environment.oldest:
-        spec = f"torch=={VERSIONS['torch'].oldest}"
-    missing = []
-    try:
-        install(environment, spec, *options, constraints=[])
-    except NotInstalled as error:
-        missing.append(str(error))
-        if environment.oldest and torch[0] != spec:  # the frameworks' oldest versions are tested all the same
-            try:
-                install(environment, *torch, constraints=[])
-            except NotInstalled as other:
-                missing.append(str(other))
-    has_torch = "torch" in versions(environment)
-    kept = [f"torch=={versions(environment)['torch']}"] if has_torch else []
-    kept += [pin for pin in pins(environment) if not pin.startswith("torch==")]
-    if has_torch:
-        tests = "pytest", "pytest-timeout", "hypothesis", "lightning"
-        install(environment, *tests, "--editable", f".[{','.join(FRAMEWORKS)}]", constraints=kept)
+    missing: list[str] = []
+    # Where the oldest PyTorch has no CPU build, the frameworks' oldest versions are tested with the newest one.
+    oldest = [[f"torch=={VERSIONS['torch'].oldest}", *torch[1:]]] if environment.oldest else []
+    for words in (*oldest, torch):
+        try:
+            install_torch(environment, *words)
+            break
+        except NotInstalled as error:
+            missing.append(str(error))
+    kept = [pin for pin in pins(environment) if not pin.startswith("torch==")]
+    if found := versions(environment).get("torch"):
+        kept.append(f"torch=={found}")  # so that nothing brings another build
+        words = ["pytest", "pytest-timeout", "hypothesis", "lightning", f"--editable=.[{','.join(FRAMEWORKS)}]"]
     else:
-        install(environment, *WITHOUT_TORCH, "--editable", ".", constraints=kept)
-    ready.write_text(json.dumps({"of": fingerprint, "missing": missing}), encoding="utf-8")
+        words = [*WITHOUT_TORCH, "--editable=."]
+    install(environment, *words, constraints=kept)
+    ready.write_text(json.dumps({"of": wanted, "missing": missing}), encoding="utf-8")
     return missing
 
 
@@ -187,7 +193,7 @@ def run_tests(environment: Environment) -> str:
     return re.search(r"\d+ passed", output)[0]  # type: ignore[index]  # pytest says it if nothing fails
 
 
-def streams(environment: Environment, folder: Path, *words: str) -> list[dict[str, str]]:
+def run_streams(environment: Environment, folder: str, *words: str) -> list[dict[str, str]]:
     """Save or continue the streams of every kind; end this program if one differs."""
     program = environment.program, HERE / "cross_streams.py", folder, environment.name
     lines = [json.loads(line) for line in run(*program, *words, variables=variables()).splitlines()]
@@ -195,6 +201,13 @@ def streams(environment: Environment, folder: Path, *words: str) -> list[dict[st
         text = "\n".join(f"{line['from']} -> {line['to']}, {line['kind']}:\n{line['error']}" for line in wrong)
         raise SystemExit(text)
     return lines
+
+
+def try_alone(folder: str, environment: Environment) -> tuple[int, str]:
+    """Save the states of every kind and run the tests; return the number of kinds, and pytest's count."""
+    run(environment.program, "-m", "resumable", "doctor")
+    count = len(run_streams(environment, folder, "save"))
+    return count, run_tests(environment) if "torch" in versions(environment) else "none"
 
 
 def main(*words: str) -> None:
@@ -211,18 +224,18 @@ def main(*words: str) -> None:
         say(f"not run: {text}")
     if missing and "--complete" in words:
         raise SystemExit(1)
-    tests, crossed = {}, Counter[tuple[str, str]]()
-    with tempfile.TemporaryDirectory() as folder:
-        for environment in made:
-            run(environment.program, "-m", "resumable", "doctor")
-            kinds = streams(environment, Path(folder), "save")
-            tests[environment] = run_tests(environment) if "torch" in versions(environment) else "none"
-            say(f"{environment.name}: {len(kinds)} kinds of sources, tests: {tests[environment]}")
-            crossed[environment.name, environment.name] = len(kinds)
-        for environment in made:
-            others = [other.name for other in made if other != environment]
-            crossed.update((line["from"], line["to"]) for line in streams(environment, Path(folder), "load", *others))
-            say(f"{environment.name}: continued from the states of {', '.join(others)}")
+    tests: dict[Environment, str] = {}
+    crossed = Counter[tuple[str, str]]()
+    with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
+        run_streams(made[0], folder, "write")
+        for environment, (count, counted) in zip(made, pool.map(partial(try_alone, folder), made), strict=True):
+            tests[environment], crossed[environment.name, environment.name] = counted, count
+            say(f"{environment.name}: states of {count} kinds of sources saved; tests: {counted}")
+        others = [[other.name for other in made if other != environment] for environment in made]
+        for lines in pool.map(lambda one, names: run_streams(one, folder, "load", *names), made, others):
+            crossed.update((line["from"], line["to"]) for line in lines)
+    for one, other in sorted(crossed):
+        say(f"{one} -> {other}: {crossed[one, other]} kinds")
     PAGE.write_text(page(made, tests, crossed, missing), encoding="utf-8")
 
 
