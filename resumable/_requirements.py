@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import functools
 import re
-from importlib import metadata
+import sys
 from typing import NamedTuple
 
 from resumable.errors import MissingDependencyError
@@ -37,7 +37,7 @@ VERSIONS = {
 
 @functools.cache
 def check_version(package: str) -> None:
-    """Check that the installed version of a package is not too old. The result is kept for this process.
+    """Check that the version of a package is not too old. The result is kept for this process.
 
     Args:
         package: its name on PyPI. It is accepted if its version is unknown, as in a folder without metadata.
@@ -45,13 +45,16 @@ def check_version(package: str) -> None:
     Raises:
         MissingDependencyError: it is too old.
     """
-    if (problem := _too_old(package)) is not None:
+    module = sys.modules.get(package.replace("-", "_"))
+    version = getattr(module, "__version__", None)
+    if (problem := _too_old(package, version if isinstance(version, str) else _installed(package))) is not None:
         raise MissingDependencyError(problem)
 
 
 def find_old() -> list[str]:
     """Describe each installed package that is too old."""
-    return [problem for package in VERSIONS if (problem := _too_old(package)) is not None]
+    found = (_too_old(package, _installed(package)) for package in VERSIONS)
+    return [problem for problem in found if problem is not None]
 
 
 def tested_with(package: str) -> str:
@@ -60,16 +63,21 @@ def tested_with(package: str) -> str:
     return f"{package} {oldest}" if oldest == newest else f"{package} {oldest} to {newest}"
 
 
-def _too_old(package: str) -> str | None:
+def _installed(package: str) -> str:
+    from importlib import metadata  # noqa: PLC0415  # slow, and not needed if the package is imported
+
     try:
-        installed = metadata.version(package)
+        return metadata.version(package)
     except metadata.PackageNotFoundError:
-        return None
-    oldest, found = VERSIONS[package].oldest, _release(installed)
+        return ""
+
+
+def _too_old(package: str, version: str) -> str | None:
+    oldest, found = VERSIONS[package].oldest, _release(version)
     if not found or found >= _release(oldest):
         return None
     return (
-        f"{package} {installed} is too old: resumable needs {package} {oldest} or newer.\n"
+        f"{package} {version} is too old: resumable needs {package} {oldest} or newer.\n"
         "Names that it uses are missing there or work differently, so a resume could fail, or lose or repeat batches.\n"
         f'Upgrade: pip install --upgrade "{package}>={oldest}"'
     )

@@ -100,7 +100,7 @@ def find_python(version: str) -> str:
         NotInstalled: there is none.
     """
     pyenv = Path(os.environ.get("PYENV_ROOT", Path.home() / ".pyenv"), "versions")
-    for path in (f"python{version}", *sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True)):
+    for path in (f"python{version}", *map(str, sorted(pyenv.glob(f"{version}.*/bin/python"), reverse=True))):
         found = shutil.which(path)
         if found and not subprocess.run([found, "-c", "pass"], check=False, capture_output=True).returncode:
             return found

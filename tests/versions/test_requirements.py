@@ -12,6 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 import support_matrix
+from datasets import Dataset
 from torch.utils.data import DataLoader
 
 import resumable
@@ -40,7 +41,7 @@ BELOW = {
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Return a function that lets a package have a version, as far as its metadata says."""
+    """Return a function that gives a package another version: in its metadata, and in its module if it is imported."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     check_version.cache_clear()
 
@@ -48,14 +49,14 @@ def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Calla
         folder = tmp_path / f"{package.replace('-', '_')}-{version}.dist-info"
         folder.mkdir()
         (folder / "METADATA").write_text(f"Metadata-Version: 2.1\nName: {package}\nVersion: {version}\n")
+        if (module := sys.modules.get(package.replace("-", "_"))) is not None:
+            monkeypatch.setattr(module, "__version__", version)
 
     yield install
     check_version.cache_clear()
 
 
 def use_datasets(*, streamed: bool) -> Any:
-    from datasets import Dataset  # noqa: PLC0415  # it is slow to import
-
     data = Dataset.from_dict({"number": [1, 2]})
     return resumable.wrap(data.to_iterable_dataset() if streamed else data, batch_size=1)
 
@@ -100,6 +101,7 @@ def test_the_oldest_and_what_is_newer_or_unknown_is_accepted(
 def test_a_package_without_metadata_is_accepted(monkeypatch: pytest.MonkeyPatch) -> None:
     check_version.cache_clear()
     monkeypatch.setattr(sys, "path", [])
+    monkeypatch.delattr(sys.modules["numpy"], "__version__")
     check_version("numpy")
     check_version.cache_clear()
 
