@@ -23,6 +23,7 @@ from resumable.integrations import _library, keras
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
+NUMBERS: Any = [1, 2]
 ROOT = Path(__file__).parents[2]
 BELOW = {
     "numpy": "1.23.5",
@@ -65,7 +66,7 @@ def use_datasets(*, streamed: bool) -> Any:
 USES: dict[str, list[Callable[[], Any]]] = {
     "numpy": [lambda: resumable.wrap([1])],
     "fsspec": [lambda: resumable.CheckpointStore("memory://old"), lambda: resumable.inspect("memory://old")],
-    "torch": [lambda: resumable.wrap(DataLoader([1])), lambda: resumable.ResumableSampler(1)],
+    "torch": [lambda: resumable.wrap(DataLoader(NUMBERS)), lambda: resumable.ResumableSampler(1)],
     "datasets": [partial(use_datasets, streamed=True), partial(use_datasets, streamed=False)],
     "pyarrow": [lambda: resumable.Parquet("none.parquet")],
     "keras": [lambda: keras._from_keras("keras", "Model")],
