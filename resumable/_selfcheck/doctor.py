@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
+from resumable._distribution import other_project
 from resumable._order.world import find
 from resumable._requirements import find_old
 from resumable._version import __version__
@@ -29,13 +30,13 @@ def doctor() -> Health:
     known["start method"] = (
         multiprocessing.get_start_method(allow_none=True) or (multiprocessing.get_all_start_methods()[0])
     )
-    old = find_old()
+    traps = [*find_old(), *([told] if (told := other_project()) else [])]
     try:
         world = find()
     except ConfigurationError as error:
-        return Health(known | {"rank": "unknown"}, (*old, str(error)))
+        return Health(known | {"rank": "unknown"}, (*traps, str(error)))
     known["rank"] = f"{world.rank} of {world.size} ({world.by})"
-    return Health(known, (*old, *(() if world.size > 1 else _alone())))
+    return Health(known, (*traps, *(_alone() if world.size == 1 else ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +45,8 @@ class Health:
 
     Args:
         known: versions, rank and start method, by name.
-        traps: packages that are too old, and problems that make each process read all the data, or stop it.
+        traps: packages that are too old, and problems that make each process read all the data, or stop it, or break
+            this package.
     """
 
     known: dict[str, str]

@@ -244,7 +244,7 @@ def main(*words: str) -> None:
 TITLE = """# Versions
 
 resumable works with these versions of other packages, on Python 3.11 or newer. An older version raises
-`MissingDependencyError`, which names the version to install. Newer versions than the tested ones are accepted.
+`MissingDependencyError` with the version to install. Newer versions than the tested ones are accepted.
 
 """
 TESTED = """
