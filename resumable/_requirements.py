@@ -29,8 +29,7 @@ VERSIONS = {
     "accelerate": Versions("1.10", "1.15"),
     "transformers": Versions("5.20", "5.24"),
     "trl": Versions("1.16", "1.16"),
-    "datasets": Versions("4", "5.2"),
-    "pyarrow": Versions("15", "26.0"),
+    "datasets": Versions("5", "5.2"),
     "keras": Versions("3.8", "3.15"),
 }
 

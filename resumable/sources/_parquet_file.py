@@ -15,7 +15,6 @@ from typing import TYPE_CHECKING, Any, NamedTuple
 import numpy as np
 
 from resumable._distribution import pip_install
-from resumable._requirements import check_version
 from resumable.errors import ConfigurationError, DataError, MissingDependencyError
 from resumable.sources._files import Part, Stamp, is_remote
 
@@ -266,9 +265,8 @@ def arrow() -> Any:
     """Return `pyarrow.parquet`.
 
     Raises:
-        MissingDependencyError: it is not installed, or too old.
+        MissingDependencyError: it is not installed.
     """
-    check_version("pyarrow")
     try:
         import pyarrow.parquet as found  # noqa: PLC0415  # only needed for Parquet
     except ImportError as error:

@@ -1,4 +1,4 @@
-"""Saves the states of every kind of source in this environment, or continues from those of other environments.
+"""Saves the states of every kind of source in this environment, or continues from states of different environments.
 
 python cross_streams.py FOLDER NAME write          writes the files that the sources read
 python cross_streams.py FOLDER NAME save           saves states, with the digest of what follows each

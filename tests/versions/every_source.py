@@ -1,6 +1,6 @@
 """One Loader of every kind of source that needs no GPU and no compiler, for comparing their streams between versions.
 
-Samples carry the random numbers that an augmentation would draw. A kind whose package is not installed is left out.
+Samples contain random numbers, like augmented ones. A kind whose package is not installed is left out.
 """
 
 from __future__ import annotations

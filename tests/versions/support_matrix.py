@@ -6,7 +6,7 @@ all other environments. The result is `docs/reference/versions.md`.
 python support_matrix.py [--complete] [TORCH ...]
 
 `TORCH` is the newest PyTorch as words for pip, such as `torch --index-url https://download.pytorch.org/whl/cpu`. Only
-CPU builds are installed. `--complete` fails if something could not be installed; else the page names it.
+CPU builds are installed. `--complete` fails if something could not be installed; otherwise the page lists it.
 """
 
 from __future__ import annotations
@@ -46,6 +46,9 @@ TESTS = (
     "tests/hf_transformers/test_trainer_kills.py::test_killed_and_resumed[plain]",
     "tests/hf_transformers/test_trainer_kills.py::test_killed_and_resumed[a stream of datasets]",
 )
+PYARROW = (
+    "pyarrow==21.0.0"  # the oldest that the oldest `datasets` accepts; newer ones need NumPy 2, and pip cannot know
+)
 CUDA = ("nvidia-", "cuda-")  # packages of PyTorch's builds for GPUs
 
 
@@ -73,7 +76,7 @@ ENVIRONMENTS = (
 )
 
 
-class NotInstalled(Exception):  # noqa: N818  # it is no error: the page names it
+class NotInstalled(Exception):  # noqa: N818  # the page lists it, and the rest is tested
     """Something cannot be installed here."""
 
 
@@ -109,7 +112,8 @@ def find_python(version: str) -> str:
 
 def pins(environment: Environment) -> list[str]:
     """Return what pip must choose in the oldest environment."""
-    return [f"{package}=={versions.oldest}" for package, versions in VERSIONS.items()] if environment.oldest else []
+    oldest = [f"{package}=={versions.oldest}" for package, versions in VERSIONS.items()]
+    return [*oldest, PYARROW] if environment.oldest else []
 
 
 def install(environment: Environment, *words: str, constraints: Iterable[str] = (), dry: bool = False) -> list[str]:
@@ -152,7 +156,7 @@ def make(environment: Environment, torch: list[str]) -> list[str]:
     say(f"making {environment.folder.name}")
     run(python, "-m", "venv", "--clear", environment.folder)
     missing: list[str] = []
-    # Where the oldest PyTorch has no CPU build, the frameworks' oldest versions are tested with the newest one.
+    # If the oldest PyTorch has no CPU build, the oldest versions of the frameworks are tested with the newest one.
     oldest = [[f"torch=={VERSIONS['torch'].oldest}", *torch[1:]]] if environment.oldest else []
     for words in (*oldest, torch):
         try:
@@ -162,7 +166,7 @@ def make(environment: Environment, torch: list[str]) -> list[str]:
             missing.append(str(error))
     kept = [pin for pin in pins(environment) if not pin.startswith("torch==")]
     if found := versions(environment).get("torch"):
-        kept.append(f"torch=={found}")  # so that nothing brings another build
+        kept.append(f"torch=={found}")  # no package may replace it
         words = ["pytest", "pytest-timeout", "hypothesis", "lightning", f"--editable=.[{','.join(FRAMEWORKS)}]"]
     else:
         words = [*WITHOUT_TORCH, "--editable=."]
@@ -187,9 +191,9 @@ def variables() -> dict[str, str]:
 
 def run_tests(environment: Environment) -> str:
     """Run a part of the tests, and return pytest's count; end this program if one fails."""
-    # Warnings of old or new frameworks are no errors here; `make test` reports those of the versions that it uses.
+    # Old and new frameworks may warn here. `make test` reports warnings as errors, with the versions that it uses.
     options = "-q", "-p", "no:cacheprovider", "-o", "filterwarnings=default"
-    output = run(environment.program, "-m", "pytest", *options, *TESTS, variables={"OMP_NUM_THREADS": "1"})
+    output = run(environment.program, "-m", "pytest", *options, *TESTS, variables=variables())
     return re.search(r"\d+ passed", output)[0]  # type: ignore[index]  # pytest says it if nothing fails
 
 
@@ -256,7 +260,7 @@ batches that follow must be identical bit for bit, including the random numbers 
 
 """
 CROSSED = """
-Number of kinds of sources whose states were saved in one environment and continued in another one:
+Number of kinds of sources that were saved in one environment and continued in the other:
 
 """
 

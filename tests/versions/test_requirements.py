@@ -1,4 +1,4 @@
-"""Versions that are too old are rejected by name, and `pyproject.toml` and the page have the same lower bounds."""
+"""Versions that are too old raise an error, and `pyproject.toml` and the page have the same lower bounds."""
 
 from __future__ import annotations
 
@@ -34,15 +34,14 @@ BELOW = {
     "accelerate": "1.9.0",
     "transformers": "5.19.0",
     "trl": "1.15.2",
-    "datasets": "3.6.0",
-    "pyarrow": "14.0.2",
+    "datasets": "4.8.5",
     "keras": "3.7.0",
 }
 
 
 @pytest.fixture
 def installed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[str, str], None]]:
-    """Return a function that gives a package another version: in its metadata, and in its module if it is imported."""
+    """Return a function that changes the version of a package: in its metadata, and in its module if it is imported."""
     monkeypatch.setattr(sys, "path", [str(tmp_path), *sys.path])
     check_version.cache_clear()
 
@@ -62,13 +61,12 @@ def use_datasets(*, streamed: bool) -> Any:
     return resumable.wrap(data.to_iterable_dataset() if streamed else data, batch_size=1)
 
 
-# What uses each package first. The integrations check a Trainer or an Accelerator by the same function.
+# The first use of each package. The integrations check a Trainer or an Accelerator with the same function.
 USES: dict[str, list[Callable[[], Any]]] = {
     "numpy": [lambda: resumable.wrap([1])],
     "fsspec": [lambda: resumable.CheckpointStore("memory://old"), lambda: resumable.inspect("memory://old")],
     "torch": [lambda: resumable.wrap(DataLoader(NUMBERS)), lambda: resumable.ResumableSampler(1)],
     "datasets": [partial(use_datasets, streamed=True), partial(use_datasets, streamed=False)],
-    "pyarrow": [lambda: resumable.Parquet("none.parquet")],
     "keras": [lambda: keras._from_keras("keras", "Model")],
     **{
         package: [partial(_library.check_names, object(), "__doc__", package=package)]
