@@ -16,6 +16,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 from resumable import errors, failpoints
+from resumable._distribution import warn_of_other_project as _warn_of_other_project
 from resumable._version import __version__
 
 if TYPE_CHECKING:
@@ -128,4 +129,5 @@ def __getattr__(name: str) -> Any:
     return found
 
 
+_warn_of_other_project()
 failpoints.activate()

@@ -43,6 +43,7 @@ Checks = Literal["all", "data", "ranks", "none"]
 
 _LONGEST = 1e6  # seconds; waiting for a lock accepts no more than a few centuries
 _BY_WRAP = Origin()
+_IN_THREADS = frozenset[str]()  # kinds of randomness that threads may use, because each sample has separate RNGs
 
 
 # ---------------------------------------------------------------------- checks: each returns a plain value
@@ -473,6 +474,22 @@ class Options:
                     f"{name}={value!r} was passed for a {type(source).__qualname__}, which defines its own order.\n"
                     f"Its proportions would be lost. Leave {name} out: each source is already shuffled."
                 )
+
+    def refuse_threads(self, what: str, instead: str) -> None:
+        """Reject samples that several threads of a process read, unless the randomness needs no global RNG.
+
+        Args:
+            what: has the threads, for the message.
+            instead: what to do, for the message.
+
+        Raises:
+            UnsupportedError: the threads would share the global RNGs.
+        """
+        if self.randomness not in _IN_THREADS:
+            raise UnsupportedError(
+                f"{what} share the global RNGs of random, numpy.random and torch, which are seeded for each sample.\n"
+                f"Which thread gets which numbers would depend on the time, so no resume would be exact. {instead}"
+            )
 
     def with_defaults(self, *, randomness: Randomness = "sample", tail: Tail | None = None) -> Options:
         """Return the options with a default for each choice the caller left open; adapters pass their own defaults.

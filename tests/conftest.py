@@ -36,7 +36,8 @@ os.environ.setdefault("OMP_THREAD_LIMIT", "1")
 
 gc.disable()  # until all tests are collected: it takes a quarter of the time in which everything is imported
 
-_CELLS = 6  # of a grid of slow tests that `make test` runs
+_GRID = 24  # cells of a fast test, above which `make test` runs some of them
+_SEEN = 2  # cells that each value of a parameter has then
 _SLOW_TESTS = 3  # of a file, in `make test`
 _SLOW = 30  # times what another test takes, about
 _FOLDER = pytest.StashKey[str]()
@@ -132,6 +133,7 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         if item.name.startswith("test_a_fresh_process"):
             item.add_marker(pytest.mark.slow)
     _sample_slow(items)
+    _sample_fast(items)
     if not any("::" in argument for argument in config.args):  # one test may be run alone
         _check_long(config, items)
     yield  # here tests are deselected
@@ -158,6 +160,25 @@ def _sample_slow(items: list[pytest.Item]) -> None:
                 item.add_marker(pytest.mark.long)
             else:
                 kept.add(_test(item))
+
+
+def _sample_fast(items: list[pytest.Item]) -> None:
+    """Leave cells of large grids of fast tests to `make test-long`, but a few for each value of each parameter."""
+    grids: dict[str, list[pytest.Function]] = {}
+    for item in items:
+        marked = any(item.get_closest_marker(mark) for mark in ("slow", "long", "every_cell"))
+        if isinstance(item, pytest.Function) and hasattr(item, "callspec") and not marked:
+            grids.setdefault(item.nodeid.partition("[")[0], []).append(item)
+    for cells in grids.values():
+        if len(cells) <= _GRID:
+            continue
+        seen = Counter[tuple[str, int]]()
+        for item in sorted(cells, key=lambda item: crc32(item.nodeid.encode())):
+            values = [(name, id(value)) for name, value in item.callspec.params.items()]
+            if all(seen[value] >= _SEEN for value in values):
+                item.add_marker(pytest.mark.long)
+            else:
+                seen.update(values)
 
 
 def _longest_first(items: list[pytest.Item]) -> None:

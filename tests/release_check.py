@@ -1,7 +1,7 @@
 """Check what a release would upload: `make release-check`.
 
-It builds the wheel and the source distribution, installs each into a new environment, runs the program of the README
-and the command line there, and asks pip whether every extra can be installed.
+It builds the wheel and the source distribution, checks their files, installs each into a new environment, runs the
+program of the README and the command line there, and asks pip whether every extra can be installed.
 """
 
 from __future__ import annotations
@@ -9,9 +9,11 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import venv
+import zipfile
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
@@ -26,6 +28,20 @@ def run(*words: object, cwd: Path) -> str:
     if done.returncode:
         raise SystemExit(f"{' '.join(map(str, words))}\n{done.stdout}{done.stderr}")
     return done.stdout
+
+
+def check_names(archive: Path) -> None:
+    """Check that an archive has the package, and nothing that only the repository and its services use."""
+    if archive.suffix == ".whl":
+        names = zipfile.ZipFile(archive).namelist()
+        strange = [name for name in names if not re.match(r"resumable/|resumable_data-[^/]+\.dist-info/", name)]
+    else:
+        with tarfile.open(archive) as packed:
+            names = [name.partition("/")[2] for name in packed.getnames()]
+        strange = [name for name in names if name.startswith(".") and name != ".gitignore"]  # hatchling needs that one
+    lacking = {"resumable/__init__.py", "resumable/py.typed"} - set(names)
+    if strange or lacking:
+        raise SystemExit(f"{archive.name} has {strange}, and lacks {sorted(lacking)}")
 
 
 def installed(archive: Path, folder: Path) -> None:
@@ -62,6 +78,7 @@ def main() -> None:
         run(python, "-m", "build", "--outdir", DIST, cwd=ROOT)
         run(python, "-m", "twine", "check", "--strict", *DIST.iterdir(), cwd=ROOT)
         for archive in sorted(DIST.iterdir(), reverse=True):
+            check_names(archive)
             (own := Path(folder) / archive.name).mkdir()
             installed(archive, own)
 

@@ -216,7 +216,10 @@ class Changes:
         """
         now, place = (global_batch, self._fetcher.world().size), (here.epoch, here.position)
         kept = [one for one in self._resizes if (one.epoch, one.position) < place]
-        before = self._resizes[len(kept)].before if len(kept) < len(self._resizes) else was or now
+        dropped = self._resizes[len(kept) :]
+        before = dropped[0].before if dropped else was or now
+        # A change at position 0 may be the only one that says where the epoch starts.
+        starts = starts or (here.position == 0 < here.epoch and any(one[:2] == place for one in dropped))
         if starts or self._plan(*before) != self._plan(*now):
             kept.append(Resize(*place, before[0], now[0], (before[1], now[1])))
         self._resizes = tuple(kept)

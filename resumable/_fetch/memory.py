@@ -44,6 +44,8 @@ _PLAIN = (int, float, complex, bool, type(None), str, bytes)
 _MOST, _NOTES, _DEEPEST, _ENTRIES, _SAMPLED, _LONGEST = 4000, 400, 8, 64, 1024, 100_000
 _MOST_BYTES = 1 << 26
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
+# Errors that were kept say nothing about the next element, and notes and tracebacks are added to them.
+_CAUGHT = (BaseException, types.TracebackType, types.FrameType)
 # Streams of Hugging Face keep counters of the last epoch, and reset them before the next.
 _UNSEARCHED = frozenset({"threading", "_thread", "logging", "datasets"})
 _LIBRARIES = frozenset({"torch", "numpy", "threading", "_thread", "logging", "multiprocessing", "resumable"})
@@ -130,7 +132,7 @@ class _Search:
 
     def _look(self, path: str, thing: Any, depth: int) -> None:
         kind = type(thing)
-        if issubclass(kind, _CODE):
+        if issubclass(kind, (*_CODE, *_CAUGHT)):
             return
         self.copies &= not any("__del__" in members_of(base) for base in mro_of(kind))
         if is_generator(thing):

@@ -616,7 +616,7 @@ class Loader(Generic[T_co]):
         happened. For `torch.distributed.checkpoint`, pass it `loader.dcp()` instead.
         """
         self._refuse_evaluation("state_dict()")
-        state = self.progress.bookmark().state_dict()
+        state = self.progress.state_dict()
         point("loader.state", self, state)
         return state
 

@@ -97,6 +97,7 @@ class Bookmark(NamedTuple):
         acknowledged: the acknowledged mark at that time, to detect whether the run has moved since.
         global_batch: samples per step over all ranks.
         journal: the changes up to then.
+        past: what was seen of the epoch before.
     """
 
     progress: Progress
@@ -104,6 +105,7 @@ class Bookmark(NamedTuple):
     acknowledged: Mark
     global_batch: int
     journal: Journal
+    past: dict[str, Any] | None
 
     def state_dict(self) -> dict[str, Any]:
         """Return the state at this position, as plain values."""
@@ -597,22 +599,36 @@ class Progress:
         Warns:
             LoopWarning: an exception is being handled, and the state does not count the last batch.
         """
+        mark = self._mark_to_save()
+        journal, past = self._changes.journal(mark), self._fetcher.past(mark)
+        return Bookmark(self, mark, self._acknowledged, self.global_batch, journal, past)
+
+    def state_dict(self) -> dict[str, Any]:
+        """Return the state at the current position, as plain values.
+
+        Warns:
+            LoopWarning: an exception is being handled, and the state does not count the last batch.
+        """
+        mark = self._mark_to_save()
+        return self._state_of(mark, self.global_batch, self._changes.journal(mark), self._fetcher.past(mark))
+
+    def _mark_to_save(self) -> Mark:
         self._opening.check_ranks()
         mark = self._mark_that_counts()
         if self._recorder is not None:
             self._recorder.state_taken(mark.global_step)
-        return Bookmark(self, mark, self._acknowledged, self.global_batch, self._changes.journal(mark))
+        return mark
 
     def state_at(self, bookmark: Bookmark) -> dict[str, Any]:
         """Return the state at a bookmark, as plain values."""
-        mark, journal = bookmark.mark, bookmark.journal
+        mark, journal, past = bookmark.mark, bookmark.journal, bookmark.past
         if self._acknowledged is bookmark.acknowledged:
             # Nothing was trained since. The source's state may be complete by now. Settings that were changed after an
             # epoch's last batch was counted also belong to this position.
             source = self._fetcher.source_now(mark.source)
             mark = mark if source is mark.source else mark._replace(source=source)
-            journal = self._changes.journal(mark)
-        return self._state_of(mark, bookmark.global_batch, journal)
+            journal, past = self._changes.journal(mark), self._fetcher.past(mark)
+        return self._state_of(mark, bookmark.global_batch, journal, past)
 
     def load(self, state: State, mark: Mark, global_batch: int) -> None:
         """Go to the position of a state, and use its samples per step and its settings from now on."""
@@ -680,10 +696,10 @@ class Progress:
             self._untouched = False
             self._stand_at(self._here(self._acknowledged))
 
-    def _state_of(self, mark: Mark, global_batch: int, journal: Journal) -> dict[str, Any]:
+    def _state_of(self, mark: Mark, global_batch: int, journal: Journal, past: dict[str, Any] | None) -> dict[str, Any]:
         fetcher = self._fetcher
         facts, noted = (fetcher.fingerprint(), fetcher.unit, journal), self.noted.as_dict()
-        state = State(mark, global_batch, self._batch_size, *facts, data=noted, past=fetcher.past(mark))
+        state = State(mark, global_batch, self._batch_size, *facts, data=noted, past=past)
         return state.as_dict(self._options.find_world().size)
 
     def _open(self) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 import warnings
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, overload
 
@@ -242,6 +243,8 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options = options.with_defaults()
     assert options.tail is not None
     assert options.randomness is not None
+    if options.randomness != "off" and not _has_lock():
+        options.refuse_threads("the threads of a free-threaded Python", _WITH_LOCK)
     if not inside_of(backend).restarts_workers:
         what = "a source that is read without the workers of a DataLoader, or as logical streams"
         options.refuse(what, on_worker_death=_NO_WORKERS)
@@ -264,6 +267,13 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 
 
+def _has_lock() -> bool:
+    """Return whether this Python has its global lock; a free-threaded one (3.13 and later) may run without."""
+    asked = getattr(sys, "_is_gil_enabled", None)
+    return asked is None or bool(asked())
+
+
+_WITH_LOCK = 'Start it with the environment variable PYTHON_GIL=1, or pass randomness="off".'
 _NO_WORKERS = (
     "Only the worker processes of a PyTorch DataLoader can be restarted, and not with streams=. After a crash, restart "
     "the script and resume from its checkpoint."

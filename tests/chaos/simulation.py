@@ -24,7 +24,7 @@ import torch
 
 import resumable
 from resumable import failpoints
-from resumable._fetch.element_reader import _TRANSFORM, OPENING
+from resumable._fetch.element_reader import _TRANSFORM, FEW, OPENING
 from resumable._randomness.keys import SampleKeys
 from resumable.checkpoint import CheckpointStore
 from resumable.checkpoint.marker import MARKER
@@ -35,6 +35,7 @@ from resumable.errors import (
     LoopError,
     ResumableError,
     StepOrderWarning,
+    UnsupportedError,
 )
 from resumable.samplers import Shuffle
 
@@ -45,6 +46,7 @@ if TYPE_CHECKING:
 
 SEED = 5
 Kind = Literal["indexed", "array", "replay", "again", "iterator", "stateful", "restarting", "one pass", "sharded"]
+MOST_STARTS = 16  # that a state keeps
 READERS: tuple[Kind, ...] = ("stateful", "restarting", "sharded")  # which go on where they stand, pass after pass
 Record = tuple[int, int, int]  # epoch, step and digest of a global batch that is in the weights
 
@@ -393,6 +395,8 @@ class Saved:
     batch_size: int
     world: int
     resized: bool
+    begins: dict[int, int]
+    starts: tuple[int, ...]
 
 
 class Model:
@@ -413,6 +417,8 @@ class Model:
         self.resized = False  # whether the batch size or the number of ranks has changed
         self.plan: list[Record] = []
         self.manual = case.manual
+        self.begins = {0: 0}  # position at which each epoch of the run began
+        self.starts: tuple[int, ...] = ()  # epochs that a state must say the begin of: the one before was left
         self.moves = 0  # how often the place was set from outside
         self.delivers = False  # a batch was delivered since the position was set
         self.reader: Pass | None = None  # the loop that started last
@@ -440,6 +446,7 @@ class Model:
             return found[0]
         at_end_from_the_start = self.handed.position == loop.start > 0
         self.handed = self.oracle.following(self.handed, left=False)
+        self.begins[self.handed.epoch] = self.handed.position
         if not self.waiting:
             self.acked = self.handed
         if loop.only is None and at_end_from_the_start:
@@ -472,8 +479,11 @@ class Model:
         if self.handed.epoch > self.acked.epoch:
             self.acked = self.handed  # it ended before its last batch was acknowledged
         else:
-            has_more = self.oracle.batch(self.acked, self.size) is not None
+            has_more, position = self.oracle.batch(self.acked, self.size) is not None, self.acked.position
             self.move(self.oracle.following(self.acked, left=has_more))
+            self.begins[self.handed.epoch] = self.handed.position
+            if self.case.tail == "carry" and has_more and (self.case.length - position) % self.size:
+                self.starts = (*self.starts, self.handed.epoch)[-MOST_STARTS:]
 
     def move(self, place: Place) -> None:
         self.waiting.clear()
@@ -493,6 +503,7 @@ class Model:
         assert size is not None
         self.resized = saved.resized or (size, self.world) != (saved.size, saved.world)
         self.size, self.plan = size, list(saved.plan)
+        self.begins, self.starts = dict(saved.begins), saved.starts
         self.move(self.taken_up(saved))
 
     def taken_up(self, saved: Saved) -> Place:
@@ -504,16 +515,33 @@ class Model:
         return place._replace(position=self.case.length // size * size)  # with "drop", as all others read to the end
 
     def saved(self) -> Saved:
-        return Saved(self.acked, tuple(self.plan), self.size, self.batch_size or 1, self.world, self.resized)
+        begins = {epoch: begin for epoch, begin in self.begins.items() if epoch <= self.acked.epoch}
+        starts = tuple(epoch for epoch in self.starts if epoch <= self.acked.epoch)
+        return Saved(
+            self.acked, tuple(self.plan), self.size, self.batch_size or 1, self.world, self.resized, begins, starts
+        )
 
-    def sought(self, epoch: int, step: int) -> Place:
-        """Return the place before a batch, or the last one of the epoch: in a run that only ever had this size."""
-        begin = -(epoch * self.case.length) % self.size if self.case.tail == "carry" else 0
-        place = Place(epoch, begin)
+    def sought(self, epoch: int, step: int) -> Place | None:
+        """Return the place before a batch, or the last one of the epoch; None where nobody knows any more.
+
+        An epoch of the run is where it was, though the one before may have been left; a later one is where it will be.
+        """
+        if len(self.starts) == MOST_STARTS and 0 < epoch < self.starts[0]:
+            return None
+        for number in range(self.handed.epoch + 1, epoch + 1):
+            place = self.handed if number == self.handed.epoch + 1 else Place(number - 1, self.begins[number - 1])
+            while (found := self.oracle.batch(place, self.size)) is not None:
+                place = found[1]
+            self.begins[number] = self.oracle.following(place, left=False).position
+        place = Place(epoch, self.begins[epoch])
         for _ in range(step):
             if (found := self.oracle.batch(place, self.size)) is not None:
                 place = found[1]
         return place
+
+    def seek(self, place: Place) -> None:
+        self.starts = tuple(epoch for epoch in self.starts if epoch <= place.epoch)
+        self.move(place)
 
     def next_epoch(self) -> Place:
         """Return the place in the epoch of the next batch, as far as anybody can know it."""
@@ -661,7 +689,7 @@ class Job:
 
     def fail(self, where: str, error: BaseException) -> None:
         """Fail to read the next batch, on all ranks, if it needs more than what may have been read ahead."""
-        if len(self.model.coming(self.loop)) <= self.model.world:
+        if len(self.model.coming(self.loop)) <= max(self.model.world, FEW):
             return
         self.model.next(self.loop, hand_over=False)
         self.switch.where, self.switch.error = where, error
@@ -706,12 +734,16 @@ class Job:
     def seek(self, epoch: int, step: int) -> None:
         if self.model.resized:
             return  # past steps keep their samples: tests/order/test_history.py
-        place = self.model.sought(epoch, step)
+        if (place := self.model.sought(epoch, step)) is None:
+            for loader in self.loaders:
+                with pytest.raises(UnsupportedError, match="are unknown"):
+                    loader.seek(epoch=epoch, step=0)
+            return
         if not self.case.sized and place.position % self.model.size:
             return  # nobody knows that the epoch's last batch is smaller
         for loader in self.loaders:
             loader.seek(epoch=epoch, step=place.step)
-        self.model.move(place)
+        self.model.seek(place)
         self.waiting.clear()
 
     def states(self) -> list[dict[str, Any]]:

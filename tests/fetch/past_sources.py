@@ -515,6 +515,17 @@ def of_epoch(epoch: int) -> Iterator[int]:
     yield from random.Random(epoch).sample(range(LENGTH), LENGTH)
 
 
+class KeepsError(Source):
+    """Keeps the last error, to which something else adds notes."""
+
+    error: OSError
+
+    def __iter__(self) -> Iterator[int]:
+        yield from range(LENGTH)
+        self.error = getattr(self, "error", OSError("a read was tried twice"))
+        self.error.add_note("at the end of an epoch")
+
+
 class WithDel(Local):
     """Its copies would clean up what the original uses."""
 
@@ -524,7 +535,7 @@ class WithDel(Local):
 
 RIGHT = named(
     *(Seeded, SeededTorch, NewGenerator, Position, Coarse, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
-    *(Staged, Endless, WithDel),
+    *(Staged, Endless, WithDel, KeepsError),
 ) | {
     "function": lambda: function,
     "of_epoch": lambda: of_epoch,

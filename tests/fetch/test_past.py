@@ -123,6 +123,18 @@ def test_saving_changes_nothing(name: str) -> None:
         assert read(wrapped(source, way), source, {}) == read(wrapped(other, way), other)
 
 
+def test_a_bookmark_keeps_its_past_after_a_rollback() -> None:
+    loader = wrapped(RIGHT["Local"](), "iterable")
+    states = [loader.state_dict()]
+    marks = []
+    for _ in loader.steps(LENGTH):
+        marks.append(loader.progress.bookmark())
+        states.append(loader.state_dict())
+    loader.load_state_dict(states[0])
+    assert [mark.state_dict() for mark in marks] == states[1:]
+    assert states[-1]["past"]
+
+
 # ---------------------------------------------------------------------- replaying the run
 
 

@@ -23,6 +23,7 @@ from resumable._introspection import ask, has, is_a, length_or_none, module_of, 
 from resumable._naming import name_of
 from resumable._order.world import World
 from resumable._randomness.seeding import Seeding
+from resumable._torch_private import iterates_its_own_way
 from resumable._warn import warn
 from resumable.backends.torch.collate import collating
 from resumable.backends.torch.custom_sampler import CustomOrderBackend
@@ -74,7 +75,7 @@ _DIVIDED = (
 
 def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] | None:
     """Adapt a `DataLoader`. Returns None if a subclass overrides the iteration."""
-    if _iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
+    if iterates_its_own_way(type(loader)) and not is_torchs_own(loader):
         if state_methods(loader) is None and options.resume is None and not options.evaluation:
             warn(_ITS_OWN_WAY.format(qualname_of(type(loader))), PromiseWarning)
         return None
@@ -93,10 +94,6 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         resume = options.resume if options.resume == "replay_run" and options.streams is None else None
         return backend(loader, options), replace(options, resume=resume, streams=None)
     return _adapt_map_style(loader, options)
-
-
-def _iterates_its_own_way(kind: type[DataLoader[Any]]) -> bool:
-    return kind.__iter__ is not DataLoader.__iter__ or kind._get_iterator is not DataLoader._get_iterator  # noqa: SLF001  # for graph loaders
 
 
 def _refuse_misuse(loader: DataLoader[Any]) -> None:
@@ -136,6 +133,11 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
         raise UnsupportedError(
             "the DataLoader has in_order=False, so batches arrive in whatever order the workers finish.\n"
             "That order differs on every run, and no state can reproduce it. Use in_order=True."
+        )
+    method = getattr(loader, "worker_method", None)  # not in PyTorch 2.13 and earlier
+    if loader.num_workers and method not in {None, "multiprocessing"}:
+        options.refuse_threads(
+            f"the workers of a DataLoader with worker_method={method!r}", 'Use worker_method="multiprocessing".'
         )
     if is_a(loader.dataset, (IterDataPipe, MapDataPipe)):
         raise UnsupportedError(
