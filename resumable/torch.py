@@ -106,6 +106,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         ConfigurationError: an option has a bad value.
     """
 
+    loader: Loader[T_co]
+
     def __init__(  # noqa: PLR0913, PLR0917  # the signature of DataLoader
         self,
         dataset: Dataset[T_co],
