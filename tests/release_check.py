@@ -1,6 +1,6 @@
 """Check what a release would upload: `make release-check`.
 
-It builds the wheel and the source distribution, inspects the wheel, installs each into a new environment, runs the
+It builds the wheel and the source distribution, checks their files, installs each into a new environment, runs the
 program of the README and the command line there, and asks pip whether every extra can be installed.
 """
 
@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 import subprocess
 import sys
+import tarfile
 import tempfile
 import tomllib
 import venv
@@ -29,21 +30,29 @@ def run(*words: object, cwd: Path) -> str:
     return done.stdout
 
 
-def inspected(wheel: Path) -> None:
-    """Check that a wheel has the package and nothing else, and that its text has no link that PyPI cannot follow."""
+def check_names(archive: Path) -> None:
+    """Check that an archive has the package, and nothing that only the repository and its services use."""
+    if archive.suffix == ".whl":
+        names = zipfile.ZipFile(archive).namelist()
+        strange = [name for name in names if not re.match(r"resumable/|resumable_data-[^/]+\.dist-info/", name)]
+    else:
+        with tarfile.open(archive) as packed:
+            names = [name.partition("/")[2] for name in packed.getnames()]
+        strange = [name for name in names if name.startswith(".") and name != ".gitignore"]  # hatchling needs that one
+    lacking = {"resumable/__init__.py", "resumable/py.typed"} - set(names)
+    if strange or lacking:
+        raise SystemExit(f"{archive.name} has {strange}, and lacks {sorted(lacking)}")
+
+
+def check_links(wheel: Path) -> None:
+    """Check that the text for PyPI has no link that leads nowhere there."""
     with zipfile.ZipFile(wheel) as opened:
-        names = opened.namelist()
-        (metadata,) = [name for name in names if name.endswith(".dist-info/METADATA")]
-        text = opened.read(metadata).decode()
-    source = {path.relative_to(ROOT).as_posix() for path in (ROOT / "resumable").rglob("*") if path.suffix != ".pyc"}
-    files = {name for name in source if (ROOT / name).is_file()}
-    assert {name for name in names if ".dist-info/" not in name} == files, "files of the wheel differ from the package"
-    prose = re.sub(r"```.*?```", "", text, flags=re.DOTALL)
-    links = re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", prose)
-    relative = ["".join(link) for link in links if not "".join(link).startswith("https://")]
-    assert len(links) >= 20
-    assert relative == [], "PyPI shows these links, which lead nowhere"
-    print(f"{wheel.name}: {len(files)} files, {wheel.stat().st_size / 1e6:.1f} MB", flush=True)  # noqa: T201  # its output
+        (metadata,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        prose = re.sub(r"```.*?```", "", opened.read(metadata).decode(), flags=re.DOTALL)
+    links = ["".join(link) for link in re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", prose)]
+    relative = [link for link in links if not link.startswith("https://")]
+    if relative or not links:
+        raise SystemExit(f"{wheel.name} has these relative links: {relative}")
 
 
 def installed(archive: Path, folder: Path) -> None:
@@ -79,8 +88,9 @@ def main() -> None:
         run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "build", "twine", cwd=ROOT)
         run(python, "-m", "build", "--outdir", DIST, cwd=ROOT)
         run(python, "-m", "twine", "check", "--strict", *DIST.iterdir(), cwd=ROOT)
-        inspected(next(DIST.glob("*.whl")))
+        check_links(next(DIST.glob("*.whl")))
         for archive in sorted(DIST.iterdir(), reverse=True):
+            check_names(archive)
             (own := Path(folder) / archive.name).mkdir()
             installed(archive, own)
 

@@ -31,12 +31,11 @@ from queue import Empty
 from time import monotonic
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from torch._C import _remove_worker_pids
-from torch.utils.data import DataLoader, _utils
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
+from torch.utils.data import DataLoader
 
 from resumable._fetch.stalls import dump_stack, shortened
 from resumable._fetch.workers import Workers
+from resumable._torch_private import WorkersIterator, forget_workers, is_exiting
 from resumable.errors import WorkerError
 
 if TYPE_CHECKING:
@@ -249,7 +248,7 @@ class RestartingWorkers(Workers):
         self._pool = answers = super()._start(loader, requests, seed)
         return answers
 
-    def _loader_type(self) -> type[DataLoader[Any]]:
+    def _loader_type(self, given: Mapping[str, Any]) -> type[DataLoader[Any]]:  # noqa: ARG002  # for any start method
         return PoolLoader
 
 
@@ -400,7 +399,7 @@ class PoolLoader(DataLoader[Any]):
             raise begun[0].died(dead) from error
 
 
-class Pool(_MultiProcessingDataLoaderIter):
+class Pool(WorkersIterator):
     """PyTorch's iterator, with a different way to detect deaths: it raises `WorkersDied`.
 
     Args:
@@ -431,7 +430,7 @@ class Pool(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # PyTorch's signature
         if first_iter:
-            _remove_worker_pids(id(self))  # so PyTorch's handler ignores these workers
+            forget_workers(self)  # so PyTorch's handler ignores these workers
             self._worker_pids_set = False
             if self._timeout > 0:
                 self._watch = Watch(self._inbox, self._timeout, partial(_kill, self._workers))
@@ -516,7 +515,7 @@ class Pool(_MultiProcessingDataLoaderIter):
             super()._try_put_index()
 
     def _shutdown_workers(self) -> None:
-        if self._shutdown or getattr(_utils, "python_exit_status", None) in {True, None}:
+        if self._shutdown or is_exiting():
             return
         if not hasattr(self, "_inbox"):
             return  # nothing was started
@@ -541,7 +540,7 @@ class Pool(_MultiProcessingDataLoaderIter):
         """End the remaining processes, threads and pipes."""
         self._shutdown = self._inbox.over = True
         with suppress(ValueError):  # raised if they are not registered, which they are only during a start
-            _remove_worker_pids(id(self))
+            forget_workers(self)
         if self._watch is not None:
             self._watch.over.set()
         _kill(self._workers)

@@ -192,9 +192,10 @@ def _waited_for(thread: int) -> tuple[str, int | None]:
     """Describe what a thread waits for, and return the process that can write its stack, if there is one."""
     answers = answers_awaited.get(thread)
     if answers is not None:
-        with suppress(Exception):  # PyTorch's own attributes, which may change meanwhile
-            number = answers._task_info[answers._rcvd_idx][0]  # noqa: SLF001  # nothing public has it
-            pid: int = answers._workers[number].pid  # noqa: SLF001  # the same
+        with suppress(Exception):  # they may change meanwhile
+            from resumable._torch_private import awaited_worker  # noqa: PLC0415  # PyTorch is loaded: it has workers
+
+            number, pid = awaited_worker(answers)
             name = f"worker {number}, process {pid}"
             if _has(pid, "SigCgt"):
                 return f"{name}, which writes its stack to stderr", pid

@@ -8,33 +8,25 @@ layouts, subclasses and nesting stay the same as with PyTorch.
 Only answers of this package's workers are affected, and only in the worker processes. The training process and a user's
 own queues stay unchanged.
 
-A worker ends on its own after its parent was killed, as in PyTorch, unless it waits forever. It may wait to send more
-than the pipe holds, because the workers keep the other end of the pipe open for each other. Or it waits for the rest of
-an interrupted message. So a thread watches the parent, and ends the worker a few seconds after the parent is gone.
-
 A queue of `multiprocessing` leaves each message to a thread, which must wake up before it writes, and creates a
 selector for each wait. Requests are a few numbers, and answers can also be small: it is faster to write them directly
-if the pipe has room (`QuickLoader`). Workers that are not forked answer with their thread.
+if the pipe has room (`QuickLoader`).
 """
 
 from __future__ import annotations
 
 import ctypes
-import multiprocessing
-import os
 import select
 import threading
-import time
 from multiprocessing.reduction import ForkingPickler
 from typing import TYPE_CHECKING, Any
 
 import torch
-from torch.multiprocessing.reductions import reduce_storage, reduce_tensor
+from torch.multiprocessing import reductions
 from torch.utils.data import DataLoader
-from torch.utils.data._utils.collate import collate_tensor_fn, default_collate_fn_map
-from torch.utils.data.dataloader import _MultiProcessingDataLoaderIter
 
 from resumable._fetch.failures import is_death
+from resumable._torch_private import WorkersIterator, requests_of, torchs_collate
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -45,11 +37,10 @@ if TYPE_CHECKING:
     _Reduced: TypeAlias = tuple[Callable[..., Any], tuple[Any, ...]]
     from collections.abc import Callable
 
-__all__ = ["LARGEST", "Answer", "QuickLoader", "begin", "pickled_here"]
+__all__ = ["LARGEST", "Answer", "ByValue", "QuickLoader", "begin", "pickled_here"]
 
 
 LARGEST = 1 << 19  # bytes of a storage that are sent by value
-_LOOK, _GRACE = 1.0, 10.0  # seconds between two checks of the parent, and to let this process end on its own
 
 
 class _Thread(threading.local):
@@ -104,23 +95,30 @@ def pickled_here(message: Any) -> memoryview:
 
 def begin() -> None:
     """Send small tensors by value from now on; called in each worker process before it reads."""
-    threading.Thread(target=_leave_when_orphaned, daemon=True).start()
     ForkingPickler.register(torch.UntypedStorage, _reduced)
     ForkingPickler.register(torch.Tensor, _reduced_tensor)
-    if default_collate_fn_map.get(torch.Tensor) is collate_tensor_fn:  # otherwise a user replaced it
-        default_collate_fn_map[torch.Tensor] = _stacked
+    if torchs_collate is None:
+        return
+    known = torchs_collate.default_collate_fn_map
+    if known.get(torch.Tensor) is torchs_collate.collate_tensor_fn:  # otherwise a user replaced it
+        known[torch.Tensor] = _stacked
 
 
-def _leave_when_orphaned() -> None:
-    """End this process once its reader is gone, even if it is blocked.
+class ByValue:
+    """A `worker_init_fn` whose worker sends small tensors by value.
 
-    The parent may have been killed before the first check, and a new process may have its id by then.
+    Args:
+        function: called next; None if there is none.
     """
-    parent, reader = os.getppid(), multiprocessing.parent_process()
-    while os.getppid() == parent and (reader is None or reader.pid is None or _exists(reader.pid)):
-        time.sleep(_LOOK)
-    time.sleep(_GRACE)
-    os._exit(1)
+
+    def __init__(self, function: Callable[[int], None] | None) -> None:
+        self.function = function
+
+    def __call__(self, worker: int) -> None:
+        """Run in a worker."""
+        begin()
+        if self.function is not None:
+            self.function(worker)
 
 
 def _goes_by_value(storage: torch.UntypedStorage) -> bool:
@@ -133,22 +131,12 @@ def _goes_by_value(storage: torch.UntypedStorage) -> bool:
     )
 
 
-def _exists(process: int) -> bool:
-    try:
-        os.kill(process, 0)
-    except ProcessLookupError:
-        return False
-    except PermissionError:
-        return True
-    return True
-
-
 def _reduced(storage: torch.UntypedStorage) -> _Reduced:
     """Reduce a storage to its bytes, or as PyTorch does if it is large, already in shared memory, or on a device."""
     if not _goes_by_value(storage):
         if not _thread.shares:
             raise _SharedError
-        reduced: _Reduced = reduce_storage(storage)  # type: ignore[no-untyped-call]
+        reduced: _Reduced = reductions.reduce_storage(storage)  # type: ignore[no-untyped-call]
         return reduced
     return _received, (ctypes.string_at(storage.data_ptr(), storage.nbytes()),)
 
@@ -160,7 +148,7 @@ def _reduced_tensor(tensor: torch.Tensor) -> _Reduced:
     """
     if _is_plain(tensor) and not tensor.requires_grad and _goes_by_value(storage := tensor.untyped_storage()):
         return _put_together, (storage, tensor.dtype, tensor.storage_offset(), tuple(tensor.size()), tensor.stride())
-    reduced: _Reduced = reduce_tensor(tensor)  # type: ignore[no-untyped-call]
+    reduced: _Reduced = reductions.reduce_tensor(tensor)  # type: ignore[no-untyped-call]
     return reduced
 
 
@@ -181,7 +169,7 @@ def _stacked(batch: Sequence[Any], *, collate_fn_map: Any = None) -> Any:
     """Collate tensors as PyTorch does in a worker, but small ones in memory that is not shared."""
     first = batch[0]
     if not _is_plain(first) or sum(tensor.numel() for tensor in batch) * first.element_size() > LARGEST:
-        return collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
+        return torchs_collate.collate_tensor_fn(batch, collate_fn_map=collate_fn_map)
     out = torch.empty((len(batch), *first.size()), dtype=first.dtype, device="cpu")
     return torch.stack(batch, 0, out=out)  # type: ignore[arg-type]  # a list, as in PyTorch
 
@@ -208,7 +196,7 @@ class QuickLoader(DataLoader[Any]):
         return _QuickIterator(self)
 
 
-class _QuickIterator(_MultiProcessingDataLoaderIter):
+class _QuickIterator(WorkersIterator):
     @property
     def _worker_result_queue(self) -> Any:
         return self._results
@@ -220,8 +208,7 @@ class _QuickIterator(_MultiProcessingDataLoaderIter):
 
     def _reset(self, loader: Any, first_iter: bool = False) -> None:  # PyTorch's signature
         if first_iter:  # before the first request, so no queue has started its thread
-            requests: Any = self._index_queues
-            for queue in requests:
+            for queue in requests_of(self):
                 queue.put = _putter(queue)
             self._results._poll = _waiter(self._results._reader)  # noqa: SLF001  # the queue keeps its own `poll` there
         super()._reset(loader, first_iter)
@@ -238,8 +225,8 @@ def _putter(queue: Any, pickle: Callable[[Any], memoryview] = ForkingPickler.dum
 
     def put(message: Any, block: bool = True, timeout: float | None = None) -> None:  # a queue's signature
         if queue._thread is None and not queue._closed:  # noqa: SLF001  # nothing public has it
-            content = _pickled(message, pickle)
-            if content is not None and len(content) <= _AT_ONCE and writable.poll(0):
+            content = _small(message, pickle)
+            if content is not None and writable.poll(0):
                 queue._sem.acquire()  # noqa: SLF001  # which its reader releases; it never waits here
                 with queue._wlock:  # noqa: SLF001  # shared by all processes that write
                     writer.send_bytes(content)
@@ -249,9 +236,11 @@ def _putter(queue: Any, pickle: Callable[[Any], memoryview] = ForkingPickler.dum
     return put
 
 
-def _pickled(message: Any, pickle: Callable[[Any], memoryview]) -> memoryview | None:
+def _small(message: Any, pickle: Callable[[Any], memoryview]) -> bytes | None:
+    """Pickle a message; None if it is too large for one write, or cannot be pickled."""
     try:
-        return pickle(message)
+        with pickle(message) as view:  # of a buffer: if a failed write kept both in a cycle, Python 3.12.1 would crash
+            return bytes(view) if len(view) <= _AT_ONCE else None
     except Exception as error:
         if is_death(error):  # PyTorch's signal handler raises it between any two lines
             raise

@@ -9,10 +9,13 @@ with it, before anything is saved. So workers survive the signal, and the traini
 
 from __future__ import annotations
 
+import logging
+import multiprocessing
 import os
 import pickle
 import signal
 import threading
+import time
 from contextlib import suppress
 from itertools import chain
 from threading import get_ident
@@ -35,7 +38,7 @@ if TYPE_CHECKING:
     from resumable._fetch.reader import Reader
     from resumable._order.plan import Plan
 
-__all__ = ["RequestDataset", "Workers", "heed", "heeded", "ignore", "outlive"]
+__all__ = ["RequestDataset", "Workers", "end_when_orphaned", "heed", "heeded", "ignore", "outlive", "tell_once"]
 
 
 Numbers = tuple[int, int, int, int, int, int]
@@ -54,7 +57,7 @@ def watch(iterator: Any) -> None:
     queues alive until then.
     """
     if iterator not in _running:
-        finalize(iterator, list, iterator._index_queues).atexit = False  # noqa: SLF001  # they carry the stop message
+        finalize(iterator, list, _private().requests_of(iterator)).atexit = False  # they carry the stop message
         _running.add(iterator)
 
 
@@ -185,7 +188,7 @@ class Workers:
         """End the processes that wait for the next run, which then gets new ones."""
         spare, self._spare = self._spare, None
         if spare is not None:
-            _shut_down(spare._iterator)  # noqa: SLF001  # the only way to end them immediately
+            _shut_down(_private().iterator_of(spare))  # the only way to end them immediately
 
     def end(self) -> None:
         """End the processes permanently, even if something still refers to them.
@@ -198,7 +201,7 @@ class Workers:
 
     def _run(self, requests: Iterable[Request] | None, seed: int | None, given: Mapping[str, Any]) -> Generator[Any]:
         loader, self._spare = self._spare, None
-        if loader is not None and is_copy(loader._iterator):  # noqa: SLF001  # it has the processes
+        if loader is not None and is_copy(_private().iterator_of(loader)):  # it has the processes
             loader = None
         answers: Iterator[Any] | None = None
         healthy = False
@@ -232,7 +235,7 @@ class Workers:
                 yield answer
         finally:
             healthy = healthy and not self._ended
-            if healthy and given.get("persistent_workers"):
+            if healthy and given.get("persistent_workers") and _private().iterator_of(loader) is not None:
                 self._spare = loader
             elif not healthy:
                 # An error's traceback keeps the iterator and its workers alive until the error is dropped.
@@ -242,15 +245,24 @@ class Workers:
         import torch  # noqa: PLC0415  # only needed if there are processes
 
         messages: Any = _Messages(given["num_workers"], self._dataset.order) if asked else None
-        own = torch.Generator()
-        return self._loader_type()(
-            self._dataset, batch_size=None, sampler=messages, collate_fn=_unchanged, generator=own, **given
-        )
+        own, kind = torch.Generator(), self._loader_type(given)
+        if given["num_workers"] and kind is not torch.utils.data.DataLoader:
+            from resumable._fetch.transport import ByValue  # noqa: PLC0415  # the same
 
-    def _loader_type(self) -> type[DataLoader[Any]]:
-        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # only needed if there are processes
+            given = {**given, "worker_init_fn": ByValue(given.get("worker_init_fn"))}
+        return kind(self._dataset, batch_size=None, sampler=messages, collate_fn=_unchanged, generator=own, **given)
 
-        return QuickLoader
+    def _loader_type(self, given: Mapping[str, Any]) -> type[DataLoader[Any]]:
+        from torch.utils.data import DataLoader  # noqa: PLC0415  # only needed if there are processes
+
+        from resumable._fetch.transport import QuickLoader  # noqa: PLC0415  # the same
+
+        why = _private().plain_workers() if given["num_workers"] else ""
+        if why:
+            tell_once(logging.WARNING if _private().ABSENT else logging.INFO, _PLAIN.format(why))
+        elif given["num_workers"] and not _forks(given.get("multiprocessing_context")):
+            tell_once(logging.INFO, _PLAIN.format(why := "they are not forked"))
+        return DataLoader if why else QuickLoader
 
     def _start(self, loader: DataLoader[Any], requests: Iterable[Request] | None, seed: int | None) -> Iterator[Any]:
         if requests is not None:
@@ -341,14 +353,31 @@ def _can_pickle(thing: Any) -> bool:
 
 
 def _shut_down(answers: Any) -> None:
-    if is_copy(answers):
+    if answers is None or is_copy(answers):
         return
     with suppress(RuntimeError):  # PyTorch's signal handler raises if a worker is found dead here
-        getattr(answers, "_shutdown_workers", _nothing)()
+        _private().end_workers(answers)
 
 
-def _nothing() -> None:
-    pass
+def _private() -> Any:
+    """Return the module with PyTorch's private names, which imports PyTorch: only needed if there are processes."""
+    from resumable import _torch_private  # noqa: PLC0415  # the same
+
+    return _torch_private
+
+
+_PLAIN = (
+    "a plain DataLoader runs the worker processes, because {}. Batches and states are the same; small tensors "
+    "take longer to arrive."
+)
+_told: set[str] = set()
+
+
+def tell_once(level: int, message: str) -> None:
+    """Log a message once per process."""
+    if message not in _told:
+        _told.add(message)
+        logging.getLogger("resumable").log(level, message)
 
 
 def _unchanged(item: Any) -> Any:
@@ -371,6 +400,41 @@ def ignore(signals: Iterable[int]) -> None:
 def heeded() -> frozenset[int]:
     """Return the signals that the training process handles now, or handled when this process was forked."""
     return frozenset().union(*_heeded)
+
+
+_LOOK, _GRACE = 1.0, 10.0  # seconds between two checks of the parent, and to let this process end on its own
+
+
+def end_when_orphaned() -> None:
+    """Let this worker end after its parent was killed, even if it is blocked.
+
+    PyTorch's own workers also end then, unless they wait forever. A worker may wait to send more than the pipe holds,
+    because the workers keep the other end of the pipe open for each other. Or it waits for the rest of an interrupted
+    message.
+    """
+    threading.Thread(target=_leave_when_orphaned, daemon=True).start()
+
+
+def _leave_when_orphaned() -> None:
+    """End this process once its reader is gone.
+
+    The parent may have been killed before the first check, and a new process may have its id by then.
+    """
+    parent, reader = os.getppid(), multiprocessing.parent_process()
+    while os.getppid() == parent and (reader is None or reader.pid is None or _exists(reader.pid)):
+        time.sleep(_LOOK)
+    time.sleep(_GRACE)
+    os._exit(1)
+
+
+def _exists(process: int) -> bool:
+    try:
+        os.kill(process, 0)
+    except ProcessLookupError:
+        return False
+    except PermissionError:
+        return True
+    return True
 
 
 def outlive(signals: frozenset[int]) -> None:

@@ -108,9 +108,9 @@ def _of_mesh(mesh: Any) -> Group:
 
 def _ranks_of(mesh: Any) -> tuple[int, ...]:
     """Return the ranks of the mesh that has this dimension, if PyTorch has a method for it."""
-    root = getattr(mesh, "_get_root_mesh", None) or getattr(mesh, "get_root_mesh", None)
-    whole = mesh if root is None else root()
-    return tuple(whole.mesh.flatten().tolist())
+    from resumable._torch_private import mesh_of_all_ranks  # noqa: PLC0415  # PyTorch is loaded: there is a mesh
+
+    return tuple(mesh_of_all_ranks(mesh).mesh.flatten().tolist())
 
 
 # ------------------------------------------------------------------ ranks

@@ -63,9 +63,9 @@ def find_store() -> Any:
     """Return the store with which the default process group was made; None if there is none."""
     if not is_initialized():
         return None
-    distributed: Any = sys.modules["torch.distributed"]
-    find = getattr(distributed.distributed_c10d, "_get_default_store", None)
-    return None if find is None else find()
+    from resumable._torch_private import default_store  # noqa: PLC0415  # PyTorch is loaded: there is a group
+
+    return default_store()
 
 
 class Posts:

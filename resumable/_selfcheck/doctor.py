@@ -9,6 +9,7 @@ from dataclasses import asdict, dataclass
 from importlib import metadata
 from typing import Any
 
+from resumable._distribution import other_project
 from resumable._order.world import find
 from resumable._version import __version__
 from resumable.errors import ConfigurationError
@@ -28,14 +29,13 @@ def doctor() -> Health:
     known["start method"] = (
         multiprocessing.get_start_method(allow_none=True) or (multiprocessing.get_all_start_methods()[0])
     )
+    traps = [told] if (told := other_project()) else []
     try:
         world = find()
     except ConfigurationError as error:
-        return Health(known | {"rank": "unknown"}, (str(error),))
+        return Health(known | {"rank": "unknown"}, (*traps, str(error)))
     known["rank"] = f"{world.rank} of {world.size} ({world.by})"
-    if world.size > 1:
-        return Health(known, ())
-    return Health(known, tuple(_alone()))
+    return Health(known, (*traps, *(_alone() if world.size == 1 else ())))
 
 
 @dataclass(frozen=True, slots=True)
@@ -44,7 +44,7 @@ class Health:
 
     Args:
         known: versions, rank and start method, by name.
-        traps: problems that make each process read all the data, or stop it.
+        traps: problems that make each process read all the data, or stop it, or break this package.
     """
 
     known: dict[str, str]

@@ -128,12 +128,14 @@ class Job(NamedTuple):
 
     Args:
         key: of the loader.
-        length: number of batches, both from the start and from the state.
+        first: number of batches from the start.
+        rest: number of batches from the state.
         state: the state to continue from, pickled because its classes may belong to the script; None for none.
     """
 
     key: str
-    length: int
+    first: int
+    rest: int
     state: bytes | None
 
 
@@ -186,15 +188,15 @@ def answer(folder: Path, maker: Makes, jobs: list[Job], seconds: float) -> None:
 def _read(maker: Makes, job: Job, clock: Clock) -> Read:
     def begin() -> list[Batch]:
         with maker.loader(job.key) as loader:
-            return read(loader, job.length, clock)
+            return read(loader, job.first, clock)
 
     def resume() -> list[Batch] | str:
         try:
             assert job.state is not None
             with maker.loader(job.key, pickle.loads(job.state)) as loader:  # noqa: S301  # our own bytes
-                return read(loader, job.length, clock)
+                return read(loader, job.rest, clock)
         except Exception as error:  # noqa: BLE001  # any error is a result
             return f"{type(error).__name__}: {error}"
 
-    beginning = maker.apart(begin)
-    return Read(beginning, [] if job.state is None or clock.is_over() else maker.apart(resume))
+    beginning = maker.apart(begin) if job.first else []
+    return Read(beginning, maker.apart(resume) if job.rest and not clock.is_over() else [])

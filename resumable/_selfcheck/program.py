@@ -2,7 +2,8 @@
 
 The command's process calls `check_program`. The program calls `stop_at_first_batch` when it imports this package, and
 never goes beyond its first batch. Each run of the check reads in a copy of the program (a fork), where nothing was read
-before. In a program that cannot be copied, it reads a second Loader over the same source.
+before. In a program that cannot be copied, it reads a second Loader over the same source. If that source can be read
+only once as well, each run is a separate launch: one without interruption, one more, and one from a state.
 """
 
 from __future__ import annotations
@@ -217,22 +218,18 @@ class Stopped:
         at_start = loader.acknowledged == Cursor() and not loader.global_step
         self._start = None if at_start else carried(loader.state_dict())
         self._is_copied = _can_be_copied()
+        self.is_limited = not self._is_copied and bool(loader._cannot_open_twice())  # noqa: SLF001  # nothing public
 
     def refuse(self) -> None:
         """Reject a Loader that cannot be checked here.
 
         Raises:
-            ConfigurationError: it has several ranks, or its source cannot be read again.
+            ConfigurationError: it has several ranks.
         """
         if (ranks := self._loader._fetcher.world().size) > 1:  # noqa: SLF001  # nothing public says it
             raise ConfigurationError(
                 f"the program runs on {ranks} ranks, and a check reads the data of one process.\n"
                 "Nothing was checked. Start it on one rank, or break all ranks: resumable chaos run -- COMMAND"
-            )
-        if not self._is_copied and (reason := self._loader._cannot_open_twice()):  # noqa: SLF001  # the same
-            raise ConfigurationError(
-                f"the source {reason}, and this program cannot be forked: it uses a GPU, TensorFlow, JAX or DALI, or "
-                f"a different start method.\nNothing was checked. {_FUNCTION}"
             )
 
     def all(self) -> dict[str, Loader]:

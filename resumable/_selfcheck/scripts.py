@@ -270,7 +270,13 @@ T = TypeVar("T")
 
 
 class Makes(Protocol):
-    """Makes fresh loaders, as often as needed."""
+    """Makes fresh loaders, as often as needed.
+
+    Attributes:
+        is_limited: whether this process can read only once, so each run needs a separate process.
+    """
+
+    is_limited: bool
 
     def all(self) -> dict[str, Loader]:
         """Return all loaders, each with its key."""
@@ -295,6 +301,8 @@ class Maker:
         generators: restored before each call.
         what: the function, for messages.
     """
+
+    is_limited = False
 
     def __init__(self, make: Callable[[], Any], generators: Generators, what: str = "") -> None:
         self._make, self._generators, self._what = make, generators, what

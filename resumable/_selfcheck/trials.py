@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 
 from resumable._fetch import IndexedFetcher
 from resumable._selfcheck import fresh
-from resumable._selfcheck.fresh import Function, Job, Process
+from resumable._selfcheck.fresh import Function, Job, Process, Read
 from resumable._selfcheck.report import (
     ALIAS,
     MOVED,
@@ -39,7 +39,7 @@ from resumable.errors import ConfigurationError, OnePassError, ResumableError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable
 
-    from resumable._selfcheck.fresh import Read, Target
+    from resumable._selfcheck.fresh import Target
     from resumable._selfcheck.scripts import Makes
     from resumable._selfcheck.streams import Batch, Recorded
     from resumable.loader.loader import Loader
@@ -140,19 +140,27 @@ class _Check:
             runs[key] = [self._record(key, part, share) for part in some]
             heads[key] = LoaderReport(key, sources[key], "; ".join(map(_in_words, runs[key])), ())
             self._tell(Heard(key, heads[key]))
-        with contextlib.closing(Across(self._target, runs, self._clock)) as across:
+        with contextlib.closing(Across(self._target, runs, self._clock, apart=self._maker.is_limited)) as across:
             tried = {
                 key: [
                     Trials(self._maker, key, part, run, self._clock) for part, run in zip(some, runs[key], strict=True)
                 ]
                 for key, some in parts.items()
             }
+            if self._maker.is_limited:
+                for key in runs:
+                    self._note(key, [tried[key][0].generators()])
+                return self._reports(heads, across)
             for key, ran in runs.items():
                 self._note(key, self._first(tried[key][0], ran[0]))
             for key, ran in runs.items():
                 self._note(key, self._rest(tried[key], ran, differs=self._found[key][0].kept is False))
-            for key in runs:
-                self._note(key, across.trials(key, self._found[key]))
+            return self._reports(heads, across)
+
+    def _reports(self, heads: dict[str, LoaderReport], across: Across) -> tuple[LoaderReport, ...]:
+        """Wait for the fresh processes, and return the reports."""
+        for key in heads:
+            self._note(key, across.trials(key, self._found[key]))
         return tuple(replace(heads[key], trials=tuple(self._found[key])) for key in heads)
 
     def _note(self, key: str, trials: Iterable[Trial]) -> None:
@@ -419,7 +427,8 @@ class Trials:
         found = self._maker.apart(tried)
         if isinstance(found, str):
             return Trial(name, False, cause=found), []
-        return compared(name, expected, found, cut_short=self._clock.was_short), found
+        cut_short = len(found) < len(expected) and self._clock.is_over()  # as a copy of the program saw
+        return compared(name, expected, found, cut_short=cut_short), found
 
     def _randomness(self) -> Any:
         states = list(self._run.states.values())
@@ -456,43 +465,52 @@ _DIFFERS = "Two runs of this process already differ."
 class Across:
     """A fresh process with a different PYTHONHASHSEED, which reads the first batches and continues from a state.
 
+    If a process can read only once, there are two: one for each.
+
     Args:
         target: starts it; None if it cannot find the loaders.
         runs: the uninterrupted runs, by key of the loader.
         clock: of the check.
+        apart: whether a process can read only once.
     """
 
-    def __init__(self, target: Target | None, runs: dict[str, list[Recorded]], clock: Clock) -> None:
-        self._target, self._clock = target, clock
+    def __init__(
+        self, target: Target | None, runs: dict[str, list[Recorded]], clock: Clock, *, apart: bool = False
+    ) -> None:
+        self._target, self._clock, self._apart = target, clock, apart
         self._runs = {key: some[0] for key, some in runs.items()}
         self._after = {key: _middle_of_fresh(run) for key, run in self._runs.items()}
-        self._process = None if target is None else self._start(target)
+        self._processes = [] if target is None else self._start(target)
         self._found: dict[str, Read] | str | None = None
 
     def trials(self, key: str, before: list[Trial]) -> list[Trial]:
         """Return the trials of a loader, given those of this process."""
-        if before[0].kept is False:
+        if before[0].kept is False and not self._apart:
             return [Trial(_SAME, None, cause=_DIFFERS)]
-        if self._process is None:
+        if not self._processes:
             return [Trial(_SAME, None, cause=_NO_SPEC)]
         if self._found is None:
-            self._found = self._process.result()
+            self._found = _joined([process.result() for process in self._processes])
         if isinstance(self._found, str):
             return [Trial(_SAME, None, cause=self._found)]
         return self._compare(key, self._found[key])
 
     def close(self) -> None:
-        """End the process."""
-        if self._process is not None:
-            self._process.close()
+        """End the processes."""
+        for process in self._processes:
+            process.close()
 
-    def _start(self, target: Target) -> Process:
+    def _start(self, target: Target) -> list[Process]:
         jobs = []
         for key, run in self._runs.items():
-            after = self._after[key]
+            after, count = self._after[key], min(len(run.batches), _MOST_OF_FRESH)
             state = None if after is None else pickle.dumps(carried(run.states[after]))
-            jobs.append(Job(key, min(len(run.batches), _MOST_OF_FRESH), state))
-        return Process(target, jobs, self._clock.seconds)
+            jobs.append(Job(key, count, count * (state is not None), state))
+        if self._apart:
+            groups = [[job._replace(rest=0) for job in jobs], [job._replace(first=0) for job in jobs if job.rest]]
+        else:
+            groups = [jobs]
+        return [Process(target, group, self._clock.seconds) for group in groups if group]
 
     def _compare(self, key: str, found: Read) -> list[Trial]:
         run, after = self._runs[key].batches, self._after[key]
@@ -517,9 +535,20 @@ class Across:
         """Return what another process with the same PYTHONHASHSEED reads."""
         assert self._target is not None
         self.close()
-        self._process = self._start(self._target)
-        found = self._process.result()
+        self._processes = self._start(self._target)
+        found = self._processes[0].result()
         return None if isinstance(found, str) else found[key].beginning
+
+
+def _joined(found: list[dict[str, Read] | str]) -> dict[str, Read] | str:
+    """Return what the first process read, with what the second one read from a state."""
+    joined: dict[str, Read] = {}
+    for one in found:
+        if isinstance(one, str):
+            return one
+        for key, read_now in one.items():
+            joined[key] = Read(joined[key].beginning, read_now.rest) if key in joined else read_now
+    return joined
 
 
 def _middle_of_fresh(run: Recorded) -> int | None:

@@ -275,10 +275,10 @@ def _trial(content: Any) -> Exception | None:
 
 def _round_trip(content: Any, pickle_module: Any) -> None:
     torch, buffer = import_torch(), io.BytesIO()
-    torch.save(content, buffer, pickle_module=pickle_module)
-    buffer.seek(0)
     with warnings.catch_warnings():
-        warnings.simplefilter("ignore")  # as PyTorch warns of sparse tensors, which may be an error here
+        warnings.simplefilter("ignore")  # newer versions of PyTorch warn of sparse tensors, which may be an error here
+        torch.save(content, buffer, pickle_module=pickle_module)
+        buffer.seek(0)
         torch.load(buffer, map_location="cpu", weights_only=True)
 
 

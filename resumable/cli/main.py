@@ -8,6 +8,7 @@ from difflib import get_close_matches
 from importlib import import_module
 from typing import TYPE_CHECKING
 
+from resumable._distribution import warn_of_other_project
 from resumable._version import __version__
 from resumable.cli.show import Parser, as_error
 from resumable.errors import ResumableError
@@ -44,6 +45,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     Returns:
         The exit status: 0; 1 if a check failed or things differ; 2 if nothing could be done.
     """
+    warn_of_other_project()  # which `import resumable` cannot do if that project has overwritten `__init__.py`
     words = list(sys.argv[1:] if arguments is None else arguments)
     own, command = _split(words)
     if not own or own[0] not in _COMMANDS:

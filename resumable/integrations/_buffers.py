@@ -14,6 +14,8 @@ import torch
 from torch import Tensor
 from torch.nn.parameter import is_lazy
 
+from resumable._torch_private import copy_all, persistent_buffers
+
 if TYPE_CHECKING:
     from collections.abc import Mapping, MutableMapping, Sequence
 
@@ -35,10 +37,9 @@ class Buffers:
     def find(self) -> None:
         """Search for the buffers again. Modules may have been added or replaced."""
         self._owners = [
-            (f"{prefix}.{name}" if prefix else name, owner._buffers, name)  # noqa: SLF001  # getattr() costs 20 times as much
+            (f"{prefix}.{name}" if prefix else name, buffers, name)
             for prefix, owner in self._module.named_modules(remove_duplicate=False)
-            for name in owner._buffers  # noqa: SLF001  # the same
-            if name not in owner._non_persistent_buffers_set  # noqa: SLF001  # PyTorch has no public name for it
+            for buffers, name in persistent_buffers(owner)
         ]
         self._slots = [None, None]  # the old ones may have different names
 
@@ -232,7 +233,7 @@ class _Apart:
     def take(self) -> bool:
         if [(one.shape, one.dtype) for one in self._tensors] != self._forms:
             return False
-        _copy_all(self.copies, self._tensors)
+        copy_all(self.copies, self._tensors)
         return True
 
 
@@ -248,12 +249,3 @@ def _is_alike(tensor: Tensor, copy: Tensor) -> bool:
 
 def _bytes_of(tensor: Tensor) -> Tensor:
     return tensor.view(-1).view(torch.uint8)
-
-
-def _copy_each(into: Sequence[Tensor], tensors: Sequence[Tensor]) -> None:
-    for one, tensor in zip(into, tensors, strict=True):
-        one.copy_(tensor)
-
-
-# One kernel for many small tensors. It has no public name; versions without it copy one tensor after the other.
-_copy_all: Any = getattr(torch, "_foreach_copy_", _copy_each)

@@ -54,6 +54,22 @@ class TestShuffledByWorkers(BackendTests):
 
 
 @pytest.mark.slow
+class TestPlainWorkers(BackendTests):
+    """The workers of a plain `DataLoader`, as with a PyTorch that has no such private names."""
+
+    shared = True
+    stride = 8
+
+    @pytest.fixture(autouse=True)
+    def _plain(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setenv("RESUMABLE_PLAIN_WORKERS", "1")
+
+    @staticmethod
+    def make(**options: Any) -> resumable.Loader:
+        return wrap(datasets.Augmented(), options, batch_size=4, shuffle=True, num_workers=2, persistent_workers=True)
+
+
+@pytest.mark.slow
 class TestPersistentWorkers(BackendTests):
     stride = 4
 

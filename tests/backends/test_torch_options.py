@@ -188,6 +188,32 @@ def test_batches_in_any_order_are_refused() -> None:
         wrap(datasets.Augmented(), num_workers=1, in_order=False)
 
 
+def test_workers_that_are_threads_are_rejected() -> None:
+    """Newer versions of PyTorch have them: a `DataLoader` says so in this attribute."""
+    loader: Any = DataLoader(datasets.Augmented(), num_workers=1)
+    loader.worker_method = "multiprocessing"
+    resumable.wrap(loader)
+    loader.worker_method = "thread"
+    with pytest.raises(UnsupportedError, match="worker_method='thread'(?s:.)*worker_method=\"multiprocessing\""):
+        resumable.wrap(loader)
+    source: Any = range(4)
+    collate: Any = lambda samples, rng: (samples, rng.random())  # noqa: E731  # two lines shorter
+    passed: Any = DataLoader(source, collate_fn=collate, num_workers=1)
+    passed.worker_method = "thread"
+    assert len(list(resumable.wrap(passed, randomness="passed"))) == 4
+
+
+def test_a_python_without_its_global_lock_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
+    locked = True
+    monkeypatch.setattr("sys._is_gil_enabled", lambda: locked, raising=False)
+    resumable.wrap([1, 2])
+    locked = False
+    with pytest.raises(UnsupportedError, match="free-threaded(?s:.)*PYTHON_GIL=1"):
+        resumable.wrap([1, 2])
+    assert list(resumable.wrap([1, 2], randomness="off")) == [1, 2]
+    assert list(resumable.wrap([1, 2], transform=lambda one, rng: one, randomness="passed")) == [1, 2]
+
+
 def test_options_that_belong_to_the_data_loader_are_refused() -> None:
     for options in ({"batch_size": 3}, {"shuffle": True}, {"transform": str}, {"collate": list}):
         (name,) = options

@@ -62,6 +62,7 @@ BUGS = {
     "one batch early": Bug("loader one batch early", "saves the loader's state of the previous step"),
     "one batch late": Bug("loader one batch late", "fetches a batch ahead and saves the loader after that"),
     "average not saved": Bug("in no checkpoint", "does not save an average of the weights"),
+    "own generator": Bug("in no checkpoint", "the loss uses a generator that is in no checkpoint"),
     "loader not saved": Bug("loader not saved", "does not save the loader"),
     "evaluation skipped": Bug("evaluation skipped", "saves at an epoch's end, before the evaluation"),
     "saved amid gradients": Bug("gradients lost", "saves in the middle of an accumulation over three batches"),

@@ -178,8 +178,8 @@ def test_default_plan_covers_every_moment() -> None:
     assert plan("auto", 40) == every[:40]
     assert plan("auto", 10**6) == every
     assert plan(0) == []
-    assert [affordable(seconds, 1) for seconds in (0.5, 300.0)] == [300, 0]
-    assert affordable(0.5, 4) == 1200
+    assert [affordable(seconds, 1) for seconds in (0.5, 300.0)] == [180, 0]
+    assert affordable(0.5, 4) == 720
 
 
 def test_the_head_says_how_many_cases_of_how_many_and_how_long() -> None:

@@ -123,6 +123,23 @@ def test_of_logs_the_last_values_count(name: str, text: str, last: dict[str, str
     assert parts(name, lambda path: path.write_text(text)) == last
 
 
+@pytest.mark.parametrize(
+    ("name", "text", "since", "single"),
+    [
+        ("a.csv", "step,train,val\n1,0.5,\n2,,0.7\n3,0.4,\n", 0, ["val"]),
+        ("a.csv", "step,train\n1,0.5\n2,0.7\n", 17, ["step", "train"]),
+        ("a.jsonl", '{"loss": 1}\n{"loss": 2}\n{"loss": 3}\n', 12, []),
+        ("a.txt", '{"loss": 1}\n{"loss": 2}\n', 12, ["loss"]),
+        ("a.txt", "loss 1\nloss 2\n", 7, None),
+        ("a.npy", "loss 1\nloss 2\n", 7, None),
+    ],
+)
+def test_values_that_a_launch_wrote_once(name: str, text: str, since: int, single: Any, tmp_path: Path) -> None:
+    (path := tmp_path / "work" / name).parent.mkdir()
+    path.write_text(text)
+    assert take_inventory(tmp_path, old={name: since}).single == ({} if single is None else {name: single})
+
+
 def test_a_large_file_is_read_in_blocks_and_says_so(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(contents, "_LARGE", 1 << 22)
 
@@ -316,7 +333,7 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Outcome]:
         "'ended' in the file run.json",
         "only one of two baseline runs",
     ]
-    case = Case((Launch(Fault("kill", len(seen.points) * 2 // 3)), Launch()))
+    case = Case((Launch(Fault("kill", len(seen.points) * 5 // 6)), Launch()))
 
     @cache
     def run_one(bug: str) -> Outcome:
@@ -342,6 +359,7 @@ def test_what_only_the_files_show_is_found(bug: str, words: str, run: Callable[[
     found = run(bug)
     assert list(found.violations) == ["same files"] * bool(bug)
     assert not found.extra
+    assert found.single == {"'mean' in epochs.jsonl"}  # of the epoch in which the run was killed
     if bug:
         assert re.match(words, found.violations["same files"])
         assert "files that differ: " in describe_violations(found)
@@ -360,9 +378,9 @@ def test_left_out_files_in_a_replay(capsys: pytest.CaptureFixture[str]) -> None:
     assert main([*words[:4], "--ignore", "logs", "--ignore", "*.tmp", *words[4:]]) == 0
     printed = capsys.readouterr().out
     assert "Note: left out with --ignore logs --ignore *.tmp: logs/version_N/metrics.csv\n" in printed
-    assert "Compared: order and batches of 1 loader; 4 files at the end.\n" in printed
+    assert "Compared: order and batches of 1 loader; 5 files at the end.\n" in printed
     values = json.loads(Path("runs/chaos/report.json").read_text())
-    assert (values["status"], values["compared"][-1], values["not_compared"]) == (0, "4 files at the end", [])
+    assert (values["status"], values["compared"][-1], values["not_compared"]) == (0, "5 files at the end", [])
 
 
 @pytest.mark.slow

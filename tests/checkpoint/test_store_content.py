@@ -8,7 +8,8 @@ import runpy
 import subprocess
 import sys
 import uuid
-from typing import TYPE_CHECKING
+import warnings
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
@@ -80,6 +81,24 @@ def test_tensors_of_every_kind_come_back(tensor: torch.Tensor, tmp_path: Path) -
     store = CheckpointStore(tmp_path)
     store.save(0, {"tensor": tensor})
     assert_same(store.load(0)["tensor"], tensor)
+
+
+class WarnsWhenLoaded:
+    """As newer versions of PyTorch warn if a sparse tensor is loaded."""
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        warnings.warn("sparse tensors are unchecked", UserWarning, stacklevel=1)
+        self.__dict__ = state
+
+
+def test_a_warning_is_not_mistaken_for_content_that_cannot_be_loaded(tmp_path: Path) -> None:
+    """Warnings are errors in these tests, as under `-W error`."""
+    content, store = WarnsWhenLoaded(), CheckpointStore(tmp_path)
+    content.number = 3  # type: ignore[attr-defined]  # an object without a state is not told of it
+    with torch.serialization.safe_globals([WarnsWhenLoaded]):
+        store.save(0, content)
+        with pytest.warns(UserWarning, match="unchecked"):
+            assert store.load(0).number == 3
 
 
 def test_conjugate_views_and_tensor_attributes(tmp_path: Path) -> None:

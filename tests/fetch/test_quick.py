@@ -7,6 +7,7 @@ import pickle
 import time
 from multiprocessing.reduction import ForkingPickler
 from queue import Empty
+from traceback import walk_tb
 from typing import TYPE_CHECKING, Any
 
 import pytest
@@ -73,6 +74,16 @@ def test_a_closed_queue_is_told(queue: Any) -> None:
     queue.close()
     with pytest.raises(ValueError, match="closed"):
         queue.put(SMALL)
+
+
+def test_a_failed_write_leaves_no_view_of_a_buffer(queue: Any) -> None:
+    """Python 3.12.1 crashes if the garbage collector frees a `BytesIO` before a view of it."""
+    queue._writer.close()
+    with pytest.raises(OSError, match="closed") as raised:
+        queue.put(SMALL)
+    held = [one for frame, _ in walk_tb(raised.tb) for one in frame.f_locals.values()]
+    assert any(one == pickle.dumps(SMALL) for one in held if type(one) is bytes)
+    assert not [one for one in held if isinstance(one, memoryview)]
 
 
 def test_a_wait_ends_in_time(queue: Any) -> None:

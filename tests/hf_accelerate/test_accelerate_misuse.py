@@ -297,16 +297,18 @@ def test_the_number_goes_on_where_the_folder_is_empty(tmp_path: Path) -> None:
 def test_resumed_run_writes_the_same_number(tmp_path: Path) -> None:
     """A resumed run writes the number that the baseline writes.
 
-    Also where the folders are named by the loop: the number is in the checkpoint.
+    Also where the folders are named by the loop, and a save within an accumulation is repeated after a resume from it.
     """
     run = Training()
     for name in ("one", "two", "three"):
         run.accelerator.save_state(str(tmp_path / name))
     resumed = Training()
     resumed.accelerator.load_state(str(tmp_path / "two"))
-    resumed.accelerator.save_state(str(tmp_path / "again"))
-    written = [torch.load(tmp_path / name / "custom_checkpoint_0.pkl")["number"] for name in ("three", "again")]
-    assert written == [2, 2]
+    for name in ("two again", "three again"):
+        resumed.accelerator.save_state(str(tmp_path / name))
+    for name in ("two", "three"):
+        written = [torch.load(tmp_path / one / "custom_checkpoint_0.pkl")["number"] for one in (name, f"{name} again")]
+        assert written[0] == written[1]
 
 
 def test_a_checkpoint_itself_may_be_named(tmp_path: Path) -> None:

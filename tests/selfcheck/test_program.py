@@ -190,8 +190,55 @@ def test_a_program_that_cannot_be_copied_is_checked_in_place() -> None:
     report, _ = checked(spawning.format("right"))
     assert report.ok, str(report)
     assert not report.notes
-    with pytest.raises(ConfigurationError, match=r"read only once(?s:.*)resumable check train.py:make_loader"):
-        checked(spawning.format("stateful"))
+
+
+def test_a_source_with_a_state_that_cannot_be_copied_is_read_by_launches() -> None:
+    """A program that cannot be copied reads a source with its own state once; each other run is a launch."""
+    spawning = """
+        import multiprocessing
+        import programs
+        if __name__ == "__main__":
+            multiprocessing.set_start_method("spawn")
+            for batch in programs.{}():
+                pass
+    """
+    report, _ = checked(spawning.format("stateful"), seconds=60)
+    assert report.ok, str(report)
+    names = [trial.name for trial in report.loaders[0].trials]
+    assert names == [
+        "the global RNGs are unchanged", "a fresh process reads the same", "a fresh process resumes after 8 batches",
+    ]  # fmt: skip
+    report, _ = checked(spawning.format("forgetting"), seconds=60)
+    ((name, trial),) = failed(report).items()
+    assert name.startswith("a fresh process resumes after")
+    assert "leaves out something" in trial.cause
+
+
+def test_a_copy_whose_time_is_over_proves_nothing() -> None:
+    """A copy of the program that stops reading because the time is over finds no difference."""
+    report, _ = checked(
+        """
+        import time
+        from pathlib import Path
+        import resumable
+
+        class Samples:
+            def __len__(self):
+                return 30
+            def __getitem__(self, index):
+                with Path("reads").open("a") as file:
+                    file.write("x")
+                    time.sleep(0.25 * (file.tell() > 80))  # the recorded run has at most 72
+                return index
+
+        if __name__ == "__main__":
+            for batch in resumable.wrap(Samples(), batch_size=4, seed=0):
+                pass
+        """,
+        seconds=2.0,
+    )
+    assert not failed(report), str(report)
+    assert not report.complete
 
 
 def test_the_command_prints_each_result_and_the_verdict(

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 
-from resumable._fetch.transport import begin
 from resumable._fetch.workers import RequestDataset, Workers
 from resumable.backends.dali.samples import Fed
 from resumable.failpoints import point
@@ -83,7 +82,6 @@ def _pack(samples: list[Labelled]) -> Packed:
 def _start(worker: int) -> None:
     """Start a worker, which ends with its parent, even if the parent is killed."""
     point("worker.start")
-    begin()
     threading.Thread(target=_end_with_parent, name=f"parent of worker {worker}", daemon=True).start()
 
 

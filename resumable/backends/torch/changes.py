@@ -12,6 +12,7 @@ import torch
 
 from resumable._content.canary import Canary
 from resumable._introspection import ask, attributes_of, has, is_exactly, package_of, qualname_of, shorten, survive
+from resumable._torch_private import version_of
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -115,8 +116,7 @@ def _content(value: Any, limits: tuple[int, int]) -> Any:
     if is_exactly(value, _PLAIN):
         return repr(value)
     if issubclass(kind, torch.Tensor):
-        version = survive(None, lambda: value._version, 0)  # noqa: SLF001  # counts what is written in place
-        return name, id(value), version, tuple(value.shape), Canary(value).digest
+        return name, id(value), version_of(value), tuple(value.shape), Canary(value).digest
     if issubclass(kind, np.ndarray):
         return name, value.shape, value.dtype.str, _digest(value, most_bytes)
     if is_exactly(value, _LISTS):

@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 import torch
 from torch.utils.data import default_collate
-from torch.utils.data._utils import collate as theirs
+
+from resumable._torch_private import torchs_collate as theirs
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Sequence
@@ -22,7 +23,7 @@ __all__ = ["collating"]
 
 def collating(collate: Callable[[Any], Any]) -> Callable[[Any], Any]:
     """Return an equivalent collate function: a faster one for PyTorch's default, otherwise the same function."""
-    return _collate if collate is default_collate else collate
+    return _collate if collate is default_collate and theirs is not None else collate
 
 
 def _collate(batch: Any) -> Any:
@@ -58,7 +59,6 @@ def _filled(batch: Sequence[Any], kind: type, dtype: torch.dtype) -> torch.Tenso
     return tensor.copy_(torch.from_numpy(numbers))  # a tensor that NumPy has seen could not be resized
 
 
-_OWN: dict[type, tuple[Any, Any]] = {
-    int: (_integers, theirs.collate_int_fn),
-    float: (_floats, theirs.collate_float_fn),
-}
+_OWN: dict[type, tuple[Any, Any]] = (
+    {} if theirs is None else {int: (_integers, theirs.collate_int_fn), float: (_floats, theirs.collate_float_fn)}
+)

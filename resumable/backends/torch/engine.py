@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import sys
 import threading
 from functools import partial
@@ -11,10 +12,10 @@ from torch.utils.data import get_worker_info
 
 from resumable._fetch.restarting_workers import RestartingWorkers, RestartPolicy
 from resumable._fetch.stalls import answer
-from resumable._fetch.transport import begin
-from resumable._fetch.workers import RequestDataset, Workers, heeded, outlive
+from resumable._fetch.workers import RequestDataset, Workers, end_when_orphaned, heeded, outlive, tell_once
 from resumable._randomness.keyed import derive
 from resumable._stats import Meter
+from resumable._torch_private import plain_workers
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
@@ -57,8 +58,10 @@ class Engine:
         policy: RestartPolicy | None = None,
         meter: Meter | None = None,
     ) -> None:
-        given = partial(_options, loader, setup)
-        if policy is None:
+        given, why = partial(_options, loader, setup), plain_workers()
+        if policy is not None and why:
+            tell_once(logging.WARNING, _NO_RESTARTS.format(why))
+        if policy is None or why:
             self._workers = Workers(dataset, given, meter)
         else:
             self._workers = RestartingWorkers(dataset, given, policy, meter)
@@ -76,6 +79,10 @@ class Engine:
         self._workers.close()
 
 
+_NO_RESTARTS = (
+    'on_worker_death="restart" has no effect, because {}. If a worker dies, a WorkerError is raised, and a resume '
+    "continues at the batch that was not delivered."
+)
 _KEPT = ("num_workers", "pin_memory", "pin_memory_device", "timeout", "multiprocessing_context", "persistent_workers")
 
 
@@ -109,7 +116,7 @@ class WorkerSetup:
             answer()
         outlive(self._heeded | heeded())
         _keep_no_common_lock()
-        begin()
+        end_when_orphaned()
         info = get_worker_info()
         assert info is not None
         number = (worker + self._rotation) % info.num_workers

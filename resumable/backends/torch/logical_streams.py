@@ -11,19 +11,19 @@ A worker yields one batch from each of its streams in turn, so the order is the 
 from __future__ import annotations
 
 import copy
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import torch
 from torch.utils.data import get_worker_info
-from torch.utils.data._utils import worker as torchs_worker
 
 from resumable._fetch.failures import sending
 from resumable._order.world import World
 from resumable._randomness.keyed import derive
 from resumable._randomness.keys import isolated, reseed
+from resumable._torch_private import seen_as_worker, shows_streams, worker_info
 from resumable.backends.torch.engine import Engine, WorkerSetup
 from resumable.backends.torch.hugging_face import keep_own_epochs, restore_own_shards
 from resumable.backends.torch.in_worker import StreamPlan, WorkerEpoch, WorkerState, WorkerStream, stamped
@@ -56,6 +56,11 @@ class LogicalStreamBackend(TorchStreamBackend):
     replays = False  # each epoch starts with fresh copies
 
     def __init__(self, loader: DataLoader[Any], options: Options) -> None:
+        if not shows_streams:
+            raise UnsupportedError(
+                f"logical streams need a private name that PyTorch {torch.__version__} does not have: _worker_info.\n"
+                "The dataset could not see its stream as a worker. Leave out streams=, or use an older PyTorch."
+            )
         super().__init__(loader, options)
         assert options.streams is not None
         self._streams = options.streams
@@ -300,15 +305,15 @@ class LogicalStreams(WorkerStream):
 
     def batch(self, samples: list[Any]) -> Any:
         """Make a batch. Without workers, hide the stream: PyTorch's collate would use shared memory for a worker."""
-        with nullcontext() if self.in_worker else _seen_as(None):
+        with nullcontext() if self.in_worker else seen_as_worker(None):
             return super().batch(samples)
 
     def _open(self, number: int, epoch: int, state: WorkerState, base_seed: int) -> Iterator[Item]:
         """Make a stream, which starts to read when its first item is requested."""
         streams, dataset = len(self._plan.states), _copied(self.user_dataset)
-        info: Any = torchs_worker.WorkerInfo(id=number, num_workers=streams, seed=base_seed + number, dataset=dataset)
+        info = worker_info(number, streams, base_seed + number, dataset)
         if self._initialise is not None:
-            with _seen_as(info), self._guard():
+            with seen_as_worker(info), self._guard():
                 if self.randomness != "off":
                     _seed_as_in_a_worker(info.seed)
                 self._initialise(number)
@@ -340,20 +345,9 @@ def _in_turn(mine: list[int], streams: dict[int, Iterator[Item]], *, idle: int) 
 def _seen_inside(info: Any, items: Iterator[Item]) -> Iterator[Item]:
     """Yield items, and show the dataset its stream while it makes them."""
     while True:
-        with _seen_as(info):
+        with seen_as_worker(info):
             item = next(items)  # never past the end: the last item says that it is the last
         yield item
-
-
-@contextmanager
-def _seen_as(info: Any) -> Iterator[None]:
-    """Let `get_worker_info()` return `info` inside the block."""
-    module: Any = torchs_worker
-    before, module._worker_info = module._worker_info, info  # noqa: SLF001  # PyTorch sets it in a worker
-    try:
-        yield
-    finally:
-        module._worker_info = before  # noqa: SLF001  # the same
 
 
 def _base_seed(seed: int, epoch: int) -> int:

@@ -10,13 +10,14 @@ import csv
 import json
 import os
 import re
+from collections import Counter
 from contextlib import suppress
 from fnmatch import fnmatchcase
 from hashlib import sha256
 from importlib import import_module
 from importlib.util import find_spec
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 import numpy as np
 
@@ -31,7 +32,7 @@ from resumable.checkpoint.steps import DIRECTORY, TOKEN
 from resumable.errors import ResumableError
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
     from collections.abc import Set as AbstractSet
 
 
@@ -52,6 +53,7 @@ _FILE = "left.json"  # in the directory of a case
 _OURS = re.compile(rf"rank-\d+\.flight|.*\.pyc|{re.escape(TOKEN)}")
 _WORD = re.compile(r"(\d+)")
 Stamps = dict[Path, tuple[int, int]]
+Row: TypeAlias = "tuple[int, dict[str, Any]]"  # the number of its line, from 1, and its values
 
 
 def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is compared
@@ -59,8 +61,9 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
     ignore: Sequence[str] = (),
     damaged: Stamps | None = None,
     inputs: Stamps | None = None,
-    appended: AbstractSet[str] = frozenset(),
     *,
+    appended: AbstractSet[str] = frozenset(),
+    old: Mapping[str, int] | None = None,
     rounded: bool = False,
 ) -> Left:
     """Read all files at the end of a run.
@@ -72,11 +75,13 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
             changed since.
         inputs: files of the mirror with their stamps; they are left out unless they have changed since.
         appended: names of files that were opened to append: their lines are records of what happened.
+        old: for files that earlier launches wrote, how many bytes are older than the last launch.
         rounded: whether numbers are compared up to rounding.
     """
     files: dict[str, dict[str, str]] = {}
     ignored: set[str] = set()
     records: set[str] = set()
+    written: dict[str, Counter[str]] = {}
     work = case / "work"
     spoilt, unchanged = (
         {path for path, stamp in (given or {}).items() if stamp == _stamp(path)} for given in (damaged, inputs)
@@ -86,18 +91,23 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
         if any(_matches(name, glob) or _matches(path.name, glob) for glob in ignore):
             ignored.add(name)
             continue
-        if path.relative_to(work).as_posix() in appended and not _has_values(path):
+        place = path.relative_to(work).as_posix()
+        if place in appended and not _has_values(path):
             records.add(name)
             continue
+        if old and (counts := _count_written(path, old.get(place, 0))):
+            written.setdefault(name, Counter()).update(counts)
         parts = parts_of_file(path, work, rounded=rounded)
         files[name] = {**files.get(name, {}), **parts} if is_log(path) else parts
+    single = {name: [key for key, count in rows.items() if count <= 1] for name, rows in written.items()}
     damaged_names = tuple(sorted(_name(path, case) for path in spoilt))
-    return Left(files, tuple(sorted(ignored)), damaged_names, records=tuple(sorted(records)))
+    return Left(files, tuple(sorted(ignored)), damaged_names, records=tuple(sorted(records)), single=single)
 
 
 def _has_values(path: Path) -> bool:
     """Return whether a file that is written line by line has values to compare; its lines differ after a resume."""
-    return path.suffix in {*_LOGS, *_STATES} - _TEXTS or bool(_read_json_line(path))
+    may_be_json = path.suffix in {*_TEXTS, ".json"}
+    return path.suffix in {*_LOGS, *_STATES} - _TEXTS or (may_be_json and bool(_read_json_line(path)))
 
 
 def _name(path: Path, case: Path) -> str:
@@ -168,7 +178,8 @@ def read_left(case: Path) -> Left | None:
         values = json.loads((case / _FILE).read_text())
     except (OSError, ValueError):
         return None
-    return Left(values.pop("files"), **{name: tuple(names) for name, names in values.items()})
+    files, single = values.pop("files"), values.pop("single", {})
+    return Left(files, **{name: tuple(names) for name, names in values.items()}, single=single)
 
 
 # Splits a file into parts, so that two runs can be compared. No code in a file runs.
@@ -254,7 +265,8 @@ def _read_json(path: Path) -> Any:
         values = json.loads(text)
         return _without_times(values) if isinstance(values, dict) else values
     except ValueError:
-        return _last_values(map(json.loads, filter(None, map(bytes.strip, text.splitlines()))))
+        lines = map(json.loads, filter(None, map(bytes.strip, text.splitlines())))
+        return _without_times(_merged((0, line if isinstance(line, dict) else {"value": line}) for line in lines))
 
 
 def _parts_of_yaml(path: Path, opened: _Opened) -> dict[str, str]:
@@ -281,17 +293,20 @@ def _bytes_of(path: Path) -> dict[str, str]:
 
 def _read_csv(path: Path) -> dict[str, Any]:
     """Return the last value of each column."""
-    last: dict[str, str] = {}
+    last = _merged(_rows_of_csv(path))
+    return _without_times({name: _number(value) for name, value in last.items()})
+
+
+def _rows_of_csv(path: Path) -> Iterator[Row]:
     with path.open(newline="", encoding="utf-8", errors="replace") as file:
         rows = csv.reader(file, delimiter="\t" if path.suffix == ".tsv" else ",")
         first = next(rows, [])
         names = [f"column {number}" for number in range(len(first))] if any(map(_is_number, first)) else first
-        for row in [first] if names is not first else []:
-            last |= zip(names, row, strict=False)
+        if names is not first:
+            yield rows.line_num, dict(zip(names, first, strict=False))
         for row in rows:
             if row != first:  # a launch may write the header again
-                last |= {name: value for name, value in zip(names, row, strict=False) if value}
-    return _without_times({name: _number(value) for name, value in last.items()})
+                yield rows.line_num, {name: value for name, value in zip(names, row, strict=False) if value}
 
 
 def _is_number(text: str) -> bool:
@@ -307,22 +322,36 @@ def _number(text: str) -> Any:
 
 
 def _read_jsonl(path: Path) -> dict[str, Any]:
+    return _without_times(_merged(_rows_of_json(path)))
+
+
+def _rows_of_json(path: Path) -> Iterator[Row]:
     with path.open("rb") as file:
-        return _last_values(map(_line_of_json, filter(None, map(bytes.strip, file))))
+        for number, line in enumerate(file, start=1):
+            with suppress(ValueError, RecursionError):  # a kill may leave an incomplete line
+                values = json.loads(line)
+                yield number, values if isinstance(values, dict) else {"value": values}
 
 
-def _line_of_json(line: bytes) -> Any:
-    try:
-        return json.loads(line)
-    except ValueError:
-        return {}  # a kill may leave an incomplete line
-
-
-def _last_values(lines: Iterable[Any]) -> dict[str, Any]:
+def _merged(rows: Iterable[Row]) -> dict[str, Any]:
     last: dict[str, Any] = {}
-    for line in lines:
-        last |= line if isinstance(line, dict) else {"value": line}
-    return _without_times(last)
+    for _, values in rows:
+        last |= values
+    return last
+
+
+def _count_written(path: Path, since: int) -> dict[str, int]:
+    """Return how often each value was written, from a byte on, to a file that is written line by line."""
+    rows = _ROWS.get(path.suffix)
+    if rows is None or (path.suffix in _TEXTS and not _read_json_line(path)):
+        return {}
+    with path.open("rb") as file:
+        older = file.read(min(since, path.stat().st_size)).count(b"\n")
+    counts: Counter[str] = Counter()
+    with suppress(csv.Error):
+        for number, values in rows(path):
+            counts.update(dict.fromkeys(map(str, values), int(number > older)))
+    return counts
 
 
 def _read_last_line(path: Path) -> dict[str, Any]:
@@ -359,6 +388,10 @@ def _without_times(values: dict[str, Any]) -> dict[str, Any]:
     }
 
 
+_ROWS: dict[str, Callable[[Path], Iterator[Row]]] = {
+    **dict.fromkeys((".csv", ".tsv"), _rows_of_csv),
+    **dict.fromkeys((".jsonl", ".ndjson", *sorted(_TEXTS)), _rows_of_json),
+}
 _LOGS: dict[str, Callable[[Path], dict[str, Any]]] = {
     **dict.fromkeys((".csv", ".tsv"), _read_csv),
     **dict.fromkeys((".jsonl", ".ndjson"), _read_jsonl),

@@ -6,6 +6,7 @@ import json
 import os
 import re
 import shutil
+import sys
 import tempfile
 import time
 from dataclasses import dataclass, field
@@ -121,8 +122,23 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
     rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
     inputs = command.mirror.untouched(directory / "work")
     appended = set[str]().union(*(attempt.appended for attempt in attempts))
-    attempts[-1].left = take_inventory(directory, command.ignore, spoilt, inputs, appended, rounded=rounded)
+    attempts[-1].left = take_inventory(
+        directory,
+        command.ignore,
+        spoilt,
+        inputs,
+        appended=appended,
+        old=_sizes_before(attempts),
+        rounded=rounded,
+    )
     return attempts
+
+
+def _sizes_before(attempts: Sequence[Attempt]) -> dict[str, int]:
+    """Return how many bytes of each file are older than the last launch, for files that were opened in Python."""
+    *earlier, last = attempts
+    old = {name: sys.maxsize for one in earlier for name in (*one.appended, *one.in_place)}
+    return {**old, **dict.fromkeys(last.in_place, 0), **last.appended}
 
 
 def _may_be_unfinished(launch: Launch) -> bool:

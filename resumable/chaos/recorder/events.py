@@ -32,7 +32,7 @@ fire       fault                                      number of the fault that h
 Events about files are in separate files, `files-*.jsonl`, with fewer fields:
 
 read       path                                       a file outside the case that `torch.load` read
-appended   path                                       a file that was opened to append
+appended   path, size                                 a file of so many bytes was opened to append
 in place   path, over                                 a file was written under its final name, or over an older one
 read in place path                                    a file that an earlier launch wrote in place was read
 stopped    why                                        the process ended itself

@@ -8,6 +8,7 @@ from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
 from resumable.chaos.recorder.events import read_events
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
     from pathlib import Path
 
 
@@ -303,6 +304,7 @@ class Left(NamedTuple):
         damaged: names of files that were damaged or removed on purpose, and not written again.
         unlike: names of files that only one of two baseline runs left, with `#` for every number.
         records: names of files that were opened to append and have no values, as logs; they are not compared.
+        single: for each file that is written line by line, the values that the last launch wrote at most once.
     """
 
     files: dict[str, dict[str, str]]
@@ -310,6 +312,7 @@ class Left(NamedTuple):
     damaged: tuple[str, ...] = ()
     unlike: tuple[str, ...] = ()
     records: tuple[str, ...] = ()
+    single: Mapping[str, list[str]] = {}  # read only
 
 
 @dataclass
@@ -327,7 +330,7 @@ class Attempt:
         unloadable: committed checkpoints that cannot be loaded after it, in words.
         output: the end of its output.
         read: files outside the directory that `torch.load` read.
-        appended: files of the case that were opened to append, as logs are.
+        appended: files of the case that were opened to append, as logs are, with their size when the last process did.
         in_place: files of the case that were written in place, by their paths in it.
         read_in_place: time of the first read of each file that an earlier launch wrote in place.
         refused: why a process ended itself before causing damage.
@@ -346,7 +349,7 @@ class Attempt:
     unloadable: list[str] = field(default_factory=list)
     output: str = ""
     read: set[str] = field(default_factory=set)
-    appended: set[str] = field(default_factory=set)
+    appended: dict[str, int] = field(default_factory=dict)
     in_place: dict[str, InPlace] = field(default_factory=dict)
     read_in_place: dict[str, float] = field(default_factory=dict)
     refused: str = ""
@@ -434,6 +437,6 @@ def _add_files(attempt: Attempt, path: Path) -> None:
             first = attempt.read_in_place.get(event["path"], event["time"])
             attempt.read_in_place[event["path"]] = min(first, event["time"])
         elif event["kind"] == "appended":
-            attempt.appended.add(event["path"])
+            attempt.appended[event["path"]] = max(attempt.appended.get(event["path"], 0), event["size"])
         else:
             attempt.read.add(event["path"])

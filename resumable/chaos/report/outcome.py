@@ -13,7 +13,14 @@ from resumable.chaos.recorder.saves import series_of
 from resumable.chaos.verify.baseline import Coverage, cover, note_coverage, note_read
 from resumable.chaos.verify.checks import ATOMIC
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
-from resumable.chaos.verify.files import find_elsewhere, find_extra, find_in_place, find_survived, note_files
+from resumable.chaos.verify.files import (
+    find_elsewhere,
+    find_extra,
+    find_in_place,
+    find_single,
+    find_survived,
+    note_files,
+)
 from resumable.chaos.verify.history import compared_files, count_compared, evaluating, retrained
 from resumable.errors import ConfigurationError
 
@@ -57,6 +64,7 @@ class Outcome:
         read: files outside the directory that `torch.load` read.
         extra: files that the baseline run does not have, which are not compared.
         elsewhere: files that are not compared, because they are from a different step or from other ranks.
+        single: values of logs that differ but do not count, because the last launch wrote them only once.
         evaluating: numbers of the loaders that are not trained on.
     """
 
@@ -78,6 +86,7 @@ class Outcome:
     read: frozenset[str] = frozenset()
     extra: frozenset[str] = frozenset()
     elsewhere: frozenset[str] = frozenset()
+    single: frozenset[str] = frozenset()
     evaluating: frozenset[int] = frozenset()
 
     @classmethod
@@ -136,6 +145,7 @@ def _compare(baseline: Attempt, attempts: Sequence[Attempt], violations: dict[st
         "unnamed": sum(log.unnamed + len(log.unplaced) for log in logs),
         "extra": find_extra(baseline, attempts),
         "elsewhere": find_elsewhere(baseline, attempts),
+        "single": find_single(baseline, attempts),
     }
 
 
@@ -249,15 +259,15 @@ def _why_none(results: Results) -> str:
 
 def note_all(results: Results) -> list[str]:
     """Report what was not compared, and which files outside the cases were read."""
-    extra, elsewhere = (
+    extra, elsewhere, single = (
         Counter(name for outcome in results.outcomes for name in getattr(outcome, field))
-        for field in ("extra", "elsewhere")
+        for field in ("extra", "elsewhere", "single")
     )
     return [
         *note_coverage(results.coverage),
         *note_uncompared(results),
         *note_in_place(results),
-        *note_files(results.baseline.left, extra, elsewhere, results.command.ignore),
+        *note_files(results.baseline.left, extra, elsewhere, single, results.command.ignore),
         *note_read(results.read),
     ]
 

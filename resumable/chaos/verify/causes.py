@@ -10,7 +10,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._content import split
 from resumable.chaos.verify.checks import apart
-from resumable.chaos.verify.files import compare_files, find_in_place
+from resumable.chaos.verify.files import compare_files, few, find_in_place
 from resumable.chaos.verify.history import (
     compared,
     counters_of,
@@ -195,6 +195,12 @@ CAUSES = (
         "{continued}, although it was restored: it probably changes after the save; save last in each step",
     ),
     _cause(
+        "scheduler not restored",
+        "learning rate, equal weights, equal optimizer",
+        "{learning rate} differs first, although weights and optimizer were restored: the scheduler, or the step from "
+        "which the loop computes the learning rate, is probably not saved or not restored",
+    ),
+    _cause(
         "in no checkpoint",
         "weights alone",
         "no tensor in the checkpoints differs, but {weights alone}: something that the weights depend on is possibly "
@@ -207,16 +213,29 @@ CAUSES = (
     ),
     _cause(
         "gradients lost",
-        "equal weights, equal optimizer, tensors",
+        "accumulation, equal weights, equal optimizer, tensors",
         "launch {equal weights} continued from equal weights and an equal optimizer state, but reached different "
         "weights: gradients of batches before the save are possibly lost, because the save interrupts an accumulation; "
         "save after optimizer.step(). Or the loss depends on something that is in no checkpoint",
+    ),
+    _cause(
+        "in no checkpoint",
+        "equal weights, equal optimizer, tensors",
+        "launch {equal weights} continued from equal weights and an equal optimizer state, but reached different "
+        "weights: possibly, the loss depends on something that is in no checkpoint, such as a generator, a hidden "
+        "state, a running average or a schedule",
     ),
     _cause(
         "non-atomic save",
         "in place",
         "{in place} is overwritten in place and read on startup, so a kill during a save destroys the only copy; write "
         "to a temporary file, then os.replace() it",
+    ),
+    _cause(
+        "a part not restored",
+        "first parts",
+        "{first parts} differ first: possibly, one of them is not restored, or they depend on something that is in no "
+        "checkpoint",
     ),
 )
 
@@ -246,6 +265,8 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # old weights          it had the weights of its checkpoint, but the baseline run had others
 # other optimizer      it had a different optimizer state
 # equal weights, equal optimizer  it had those of the baseline run, so no earlier bug has changed them
+# learning rate        a learning rate in an optimizer's state differs as soon as anything does
+# accumulation         in the baseline run, two or more batches were delivered between a save and the next step
 # entry missing, added a list in a checkpoint is shorter or longer
 # evaluation missing   steps are missing, but none of the loader with most steps
 # scheduler, scaler    the counters in their states differ, and did not continue from the checkpoint's values
@@ -258,7 +279,7 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # index                the program loops over it by `enumerate`, and a launch resumed within an epoch
 # weights alone        no tensor in any checkpoint differs, but the final weights do, or those in a file at the end
 # in place             a file was overwritten under the name that a later launch read
-# first part           at the first step with a difference, exactly one part of a checkpoint differs
+# first part, parts    the parts of a checkpoint that differ at the first step with a difference; exactly one, or more
 #
 # If no checkpoint differs, the files at the end are examined in the same way.
 
@@ -341,7 +362,7 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
 def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
     for by in steps_apart(baseline, attempts):
         yield from _shifted(by)
-    main = main_of(baseline)
+    main, lengths = main_of(baseline), lengths_of(baseline)
     for number, log, healthy in _pairs(baseline, attempts):
         expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for found in log.updates:
@@ -351,6 +372,10 @@ def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterato
                 if stands and stands[0] in healthy.held.get(found.save, ()):
                     yield "step after the save", f"step {found.save[1]}"
                 yield from _compare_updates(str(number), found, other, healthy)
+        for other in expected.values():
+            ends = other.stands[main : main + 1], healthy.held.get(other.save, ())[main : main + 1]
+            if all(ends) and ordinal(ends[0][0], lengths) - ordinal(ends[1][0], lengths) > 1:
+                yield "accumulation", f"step {other.save[1]}"
 
 
 def steps_apart(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
@@ -428,8 +453,11 @@ def _signs_of_parts(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[
             yield from _signs_of_part(path, one, paths, values.get(one.start, {}))
     if (early := next((one for one in every if one.differing), None)) is not None:
         names = {split(path)[0] for path in early.differing}
-        if len(names) == 1:
-            yield "first part", names.pop() + (f" in {early.save[0]}" if early.step < 0 else "")
+        of = f" in {early.save[0]}" if early.step < 0 else ""
+        at_once = {path for one in every if one.step == early.step for path in one.differing}
+        rates = sorted(path for path in at_once if split(path)[-1] == "lr" and "param_groups" in split(path))
+        yield from (("learning rate", path) for path in rates[:1])
+        yield "first part" if len(names) == 1 else "first parts", few(sorted(names)) + of
 
 
 def _signs_of_part(path: str, one: Compared, paths: set[str], restored: Mapping[str, str]) -> Iterator[tuple[str, str]]:

@@ -123,7 +123,12 @@ _NEEDED = {
     "entry added": _BOTH,
     "first part": _BOTH,
 }
-_SUMMARIES = {"first part", "weights alone", "tensors"}  # summaries, which are no evidence of a second cause
+_SUMMARIES = {
+    "first part",
+    "first parts",
+    "weights alone",
+    "tensors",
+}  # summaries, which are no evidence of a second cause
 
 
 def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], every: set[str]) -> str:

@@ -8,7 +8,7 @@ from itertools import pairwise
 from pathlib import PurePath
 from typing import TYPE_CHECKING
 
-from resumable._content import UNCOMPARED, compare, topmost
+from resumable._content import UNCOMPARED, compare, split, topmost
 from resumable.chaos.launch.inventory import CURSOR
 from resumable.chaos.verify.history import Compared, is_resized
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
@@ -28,6 +28,7 @@ __all__ = [
     "find_elsewhere",
     "find_extra",
     "find_in_place",
+    "find_single",
     "find_survived",
     "note_files",
     "same_files",
@@ -42,7 +43,8 @@ _NUMBER = re.compile(r"\d+")
 def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Compared]:
     """Yield the files at the end of the last launch and of the baseline run; none after a change of the ranks.
 
-    A file with the state of a loader is a checkpoint. It is skipped if its position differs.
+    A file with the state of a loader is a checkpoint. It is skipped if its position differs. So are values of logs that
+    the last launch wrote only once, which may be averages over its own steps.
     """
     left, expected = attempts[-1].left if attempts else None, baseline.left
     if left is None or expected is None:
@@ -52,10 +54,32 @@ def compare_files(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[Co
         if name in elsewhere:
             continue
         if name in left.files:
-            known = {path: text for path, text in left.files[name].items() if path in parts}
-            yield Compared(attempts[-1].number, (name, _END), known, [parts])
+            single = set(_single_differences(name, left, expected))
+            kept = {path: text for path, text in parts.items() if path not in single}
+            known = {path: text for path, text in left.files[name].items() if path in kept}
+            yield Compared(attempts[-1].number, (name, _END), known, [kept])
         elif name not in {*left.damaged, *left.records}:
             yield Compared(attempts[-1].number, (name, _END), {}, [parts])
+
+
+def _single_differences(name: str, left: Left, expected: Left) -> Iterator[str]:
+    """Yield the paths of the values of a log that differ, and that the last launch wrote at most once."""
+    single = set(left.single.get(name, ()))
+    for path, text in expected.files[name].items() if single else ():
+        if split(path)[0].strip('"') in single and left.files[name].get(path) != text:
+            yield path
+
+
+def find_single(baseline: Attempt, attempts: Sequence[Attempt]) -> frozenset[str]:
+    """Return the values of logs that differ but do not count, because the last launch wrote them once, in words."""
+    left, expected = attempts[-1].left if attempts else None, baseline.left
+    if left is None or expected is None or any(is_resized(attempt, baseline) for attempt in attempts):
+        return frozenset()
+    return frozenset(
+        f"'{path}' in {name}"
+        for name in left.files.keys() & expected.files.keys()
+        for path in _single_differences(name, left, expected)
+    )
 
 
 def file_differences(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
@@ -187,7 +211,11 @@ def few(names: Iterable[str], *, quoted: bool = False) -> str:
 
 
 def note_files(
-    baseline: Left | None, extra: Mapping[str, int], elsewhere: Mapping[str, int], ignore: Sequence[str]
+    baseline: Left | None,
+    extra: Mapping[str, int],
+    elsewhere: Mapping[str, int],
+    single: Mapping[str, int],
+    ignore: Sequence[str],
 ) -> list[str]:
     """Report the files that were left out, and those that only the runs with faults have.
 
@@ -195,6 +223,7 @@ def note_files(
         baseline: the files of the baseline run.
         extra: names of files that it does not have, with the number of cases that do.
         elsewhere: names of checkpoints from a different step, or of files from other ranks, with the number of cases.
+        single: values of logs that differ but do not count, with the number of cases.
         ignore: patterns that the user passed.
     """
     notes = []
@@ -202,6 +231,11 @@ def note_files(
         notes.append(
             f"files from a different step than in the baseline run, or from a different number of ranks, are not "
             f"compared, in {_cases(max(elsewhere.values()))}: {few(sorted(elsewhere))}"
+        )
+    if single:
+        notes.append(
+            "values that differ, and that the last launch wrote only once, may be averages over its own steps, and "
+            f"are not compared, in {_cases(max(single.values()))}: {few(sorted(single))}"
         )
     if baseline is not None and ignore:
         patterns = " ".join(f"--ignore {glob}" for glob in ignore)

@@ -5,7 +5,7 @@ ranks     per rank, at the last optimizer step: states of the Loaders (None: sam
           buffers of each model (None: same as rank 0; missing in states of earlier versions)
 step      the accelerator's count of batches at that step
 since     None, unless saved within an accumulation: then schedulers, parameter groups and buffers at the last step
-number    number of the checkpoint, as the accelerator counts its saves; missing in states of earlier versions
+number    number of the checkpoint with automatic_checkpoint_naming, else 0; missing in states of earlier versions
 of_step   gradient_accumulation_steps of the run; missing in states of earlier versions
 
 Accelerate writes its files one after the other, in place. A kill during a save leaves an incomplete checkpoint, or new

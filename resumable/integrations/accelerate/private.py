@@ -141,8 +141,9 @@ def watch_backward(accelerator: Any, function: Callable[[], None]) -> None:
 
 
 def save_number(accelerator: Any) -> int:
-    """Return the number of the checkpoint that is being saved, or of the next one (`automatic_checkpoint_naming`)."""
-    return int(accelerator.project_configuration.iteration)
+    """Return the number of the checkpoint that is being saved, or of the next one; 0 without automatic naming."""
+    settings = accelerator.project_configuration
+    return int(settings.iteration) if settings.automatic_checkpoint_naming else 0
 
 
 def set_save_number(accelerator: Any, number: int) -> None:

@@ -14,12 +14,11 @@ from contextlib import suppress
 from copy import copy
 from typing import TYPE_CHECKING, Any, Protocol
 
-from torch.utils import _pytree as pytree
-
 from resumable._options import Options
 from resumable._order.cursor import Cursor
 from resumable._order.world import World
 from resumable._state import without_settings
+from resumable._torch_private import pytree
 from resumable.errors import ConfigurationError, StateMismatchError, UnsupportedError
 from resumable.integrations.lightning import private
 from resumable.loader.iterators import deliver, taken_away, tell_twins_of

@@ -30,7 +30,9 @@ metrics.write("step,total,time\n")
 before = total if resumed and bug == "metrics" else 0.0
 
 for epoch in loader.epochs(2):
+    means = []  # of this launch, as of most loggers
     for batch in epoch:
+        means.append(float(np.mean(batch)))
         weights = weights + 0.1 * (np.mean(batch) - weights)
         average = 0.9 * average + 0.1 * weights
         total, step = total + float(np.mean(batch)), step + 1
@@ -41,6 +43,9 @@ for epoch in loader.epochs(2):
             content |= {"weights": weights.tolist(), "average": average.tolist()}
             CHECKPOINT.with_suffix(".tmp").write_text(json.dumps(content))
             CHECKPOINT.with_suffix(".tmp").replace(CHECKPOINT)
+    with Path("epochs.jsonl").open("a") as lines:
+        if means:
+            lines.write(json.dumps({"epoch": epoch.number, "mean": sum(means) / len(means)}) + "\n")
 np.savez("export.npz", weights=weights + (resumed and bug == "export"), average=average)
 Path("run.json").write_text(json.dumps({"steps": step, "ended": time.time_ns()}))
 if not resumed or bug != "missing":

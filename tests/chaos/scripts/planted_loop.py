@@ -34,6 +34,7 @@ COUNTED = "with global_step" in bug  # as scripts without a step counter do
 PLAIN = "without scheduler" in bug
 SAMPLES, BATCH, EPOCHS, EVERY = 24, 4, 3, 2
 TOGETHER = 3 if bug == "saved amid gradients" else 1  # batches whose gradients are added up
+OWN = random.Random(0)
 FILES = [f"{number:02}.txt" for number in range(SAMPLES)]
 if bug == "unsorted files":  # as os.listdir gives them in another order on another machine
     random.SystemRandom().shuffle(FILES)
@@ -191,6 +192,8 @@ def train(batch: torch.Tensor, index: int = 0) -> None:
     """Do a step, and save when it is time."""
     global early, old, step  # noqa: PLW0603  # as scripts do
     noise = (random.random() + np.random.rand()) * (1 + index % 3)
+    if bug == "own generator":
+        noise = OWN.random()
     if step % TOGETHER == 0:
         optimizer.zero_grad()
     scaler.scale((model(batch) - 0.1 * noise).pow(2).mean()).backward()

@@ -218,7 +218,7 @@ class Guard:
         size, known = _size(text), self._in_place.get(name)
         over = size > 0 or name in self._removed
         if flags & posix.O_APPEND:
-            self.tell("appended", name)
+            self.tell("appended", name, size=max(size, 0))
         elif (size < 0 or flags & posix.O_TRUNC) and (known is None or over > known) and len(self._in_place) < _MOST:
             self._write(kind="in place", path=name, time=time.time(), over=over)
             self._in_place[name] = over
@@ -235,11 +235,11 @@ class Guard:
         if self._in_place and (name := self.name(path)) in self._in_place and len(self._removed) < _MOST:
             self._removed.add(name)
 
-    def tell(self, kind: str, path: str) -> None:
+    def tell(self, kind: str, path: str, **more: int) -> None:
         """Record once that a file was read or opened to append."""
         if f"{kind} {path}" not in self._told and len(self._told) < _MOST:
             self._told.add(f"{kind} {path}")
-            self._write(kind=kind, path=path)
+            self._write(kind=kind, path=path, **more)
 
     def _of_earlier_starts(self) -> set[str]:
         if self._earlier is None:
