@@ -24,10 +24,9 @@ from benchmarks.compare.job import Setting
 from benchmarks.compare.peers import PEERS, job_of
 from benchmarks.compare.situations import SITUATIONS, Trial
 
-__all__ = ["RESULTS", "WORKERS", "outcomes", "state_bytes"]
+__all__ = ["RESULTS", "outcomes", "state_bytes"]
 
 RESULTS = Path(__file__).with_name("results.json")
-WORKERS = (2, 0)
 
 
 def outcomes(name: str, workers: int, rows: list[str]) -> dict[str, list[str]]:
@@ -78,11 +77,13 @@ def main() -> None:
     parser.add_argument("--workers", action="append", type=int, help="number of workers; 2 and 0 without it")
     parser.add_argument("--results", type=Path, default=RESULTS, help="the file to write")
     options = parser.parse_args()
-    rows, names, all_workers = options.rows or list(SITUATIONS), options.only or list(PEERS), options.workers or WORKERS
+    rows, names, all_workers = options.rows or list(SITUATIONS), options.only or list(PEERS), options.workers or [2, 0]
     os.environ["OMP_NUM_THREADS"] = "1"
     path: Path = options.results
     results: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {"peers": {}}
     for workers, name in itertools.product(all_workers, names):
+        if workers not in PEERS[name].workers:
+            continue
         found = _of_a_library(name, workers, rows)
         before = results["peers"].setdefault(name, {"versions": {}, "bytes": {}, "cells": {}})
         cells = before["cells"].get(str(workers), {}) | found["cells"][str(workers)]

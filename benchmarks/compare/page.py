@@ -85,7 +85,7 @@ def _versions(results: Results) -> str:
     listed = ", ".join(f"{name} {versions[name]}" for name in sorted(versions, key=str.lower))
     both = [PEERS[name].label for name, found in results["peers"].items() if "2" in found["cells"]]
     return (
-        f"Run on {results['measured']}: {results['machine']}; {listed}. All ran with 0 workers; with 2 workers, too: "
+        f"Run on {results['measured']}: {results['machine']}; {listed}. All ran with 0 workers; with 2 workers also: "
         f"{', '.join(both)}."
     )
 
@@ -130,7 +130,7 @@ def filled(text: str, results: Results) -> str:
 # ---------------------------------------------------------------------- the picture
 
 # All lengths are pixels of a picture that is 400 wide, so the text is as large as it says on a narrow screen.
-WIDTH, NAMES, TOP, LINE, COLUMN = 400, 174, 112, 19, 20
+WIDTH, NAMES, TOP, LINE, COLUMN = 400, 174, 128, 19, 20
 SIGNS = {"good": "✓", "error": "!", "silent": "✗", "none": "–"}  # noqa: RUF001  # a dash: no such thing
 STYLE = """\
 text { font: 12px system-ui, sans-serif; fill: #1f2328 }
@@ -171,12 +171,12 @@ ROWS = {
     "used-loader": "loaded into a used loader",
     "augmentations": "augmentations",
     "own-generator": "library's own generator",
-    "workers": "different number of workers",
+    "workers": "new number of workers",
     "stream-workers": "same, IterableDataset",
     "fewer-ranks": "2 ranks, then 1",
     "more-ranks": "1 rank, then 2",
     "batch-size": "twice the batch size",
-    "seed": "a different seed",
+    "seed": "new seed",
     "shuffle": "shuffle=True is missing",
     "other-data": "files in a different order",
     "more-data": "more files",
@@ -192,7 +192,7 @@ def picture(results: Results) -> str:
     shapes = [f'<rect class="page" {size} rx="6"/>']
     for number, peer in enumerate(peers):
         x = NAMES + COLUMN * number + 13
-        shapes.append(f'<text transform="translate({x} {TOP - 6}) rotate(-62)">{SHORT[peer]}</text>')
+        shapes.append(f'<text transform="translate({x} {TOP - 6}) rotate(-90)">{SHORT[peer]}</text>')
     for line, row in enumerate(GRADED):
         y = TOP + LINE * line
         shapes.append(f'<text x="{NAMES - 6}" y="{y + 13}" text-anchor="end">{escape(ROWS[row])}</text>')

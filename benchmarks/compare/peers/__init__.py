@@ -19,12 +19,14 @@ class Peer(NamedTuple):
         script: the class in a module of this package.
         packages: what pip installs.
         streams: whether it takes an `IterableDataset`.
+        workers: with how many it runs.
     """
 
     label: str
     script: str
     packages: tuple[str, ...]
     streams: bool = False
+    workers: tuple[int, ...] = (2, 0)
 
 
 PEERS = {
@@ -38,7 +40,7 @@ PEERS = {
     "webdataset": Peer("WebDataset", "web:Web", ("torch", "webdataset")),
     "datasets": Peer("`datasets`, a stream", "hugging:Hugging", ("torch", "torchdata", "datasets")),
     "accelerate": Peer("Accelerate", "accelerated:Accelerated", ("torch", "accelerate")),
-    "lancedb": Peer("LanceDB", "lance:Lance", ("torch", "lancedb")),
+    "lancedb": Peer("LanceDB", "lance:Lance", ("torch", "lancedb"), workers=(0,)),
 }
 
 

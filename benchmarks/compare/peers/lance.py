@@ -50,9 +50,11 @@ class Lance(Job):
         )
 
     def loops(self, first: int, step: int) -> Iterator[Iterable[Any]]:
-        """Read the data of the epoch that was loaded, and make those of the next ones."""
+        """Read the data of the epoch that was loaded, and make the data of the next ones."""
         del first, step
-        options = {"batch_size": self.setting.batch, "num_workers": self.setting.workers}
+        options: dict[str, Any] = {"batch_size": self.setting.batch, "num_workers": self.setting.workers}
+        if self.setting.workers:
+            options["multiprocessing_context"] = "spawn"  # it has threads, so its forked workers crash
         while self.epoch < EPOCHS:
             yield StreamingDataLoader(self.data, **options)
             self.epoch += 1
