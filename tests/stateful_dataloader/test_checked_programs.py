@@ -21,7 +21,7 @@ def _in_a_directory_of_its_own(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
 
 
 @pytest.mark.parametrize("bug", ["", "loader not loaded", "optimizer not restored"])
-def test_chaos_names_the_bug(bug: str) -> None:
+def test_chaos_reports_the_bug(bug: str) -> None:
     report = resumable.chaos.run([*LOOP, "--bug", bug], faults=["kill"], points=2, seed=1, preload=["torch"])
     assert report.ok is (not bug), report.timeline()
     causes = {outcome.diagnosis.cause for outcome in report.failed}
@@ -29,7 +29,7 @@ def test_chaos_names_the_bug(bug: str) -> None:
 
 
 @pytest.mark.parametrize("bug", ["", "unseeded"])
-def test_check_names_the_bug(bug: str) -> None:
+def test_check_reports_the_bug(bug: str) -> None:
     report = check_program([*LOOP, "--bug", bug], 20.0, lambda _: None, print)
     assert report.ok is (not bug), str(report)
     causes = [trial.cause for one in report.loaders for trial in one.trials if trial.kept is False]
