@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from typing import Any
 
 __all__ = ["Case", "Virtual"]
 
@@ -47,7 +48,7 @@ class Virtual:
     def __len__(self) -> int:
         return self._length
 
-    def __getitem__(self, index: int) -> int:
+    def __getitem__(self, index: int, rng: Any = None) -> int:  # it is passed, but not used
         if self._seconds:
             end = time.perf_counter() + self._seconds
             while time.perf_counter() < end:

@@ -187,15 +187,17 @@ def _is_text(body: Sequence[Sequence[str]], column: int) -> bool:
 
 # ---------------------------------------------------------------------- the chart
 
-# All lengths are pixels of a picture that is 640 wide; the left third has the names.
-WIDTH, NAMES, LINE, TOP = 640, 210, 26, 34
+# All lengths are pixels of a picture that is 400 wide, so the text is as large as it says on a narrow screen.
+WIDTH, NAMES, LINE, TOP = 400, 196, 22, 44
 STYLE = """\
-text { font: 13px system-ui, sans-serif; fill: #1f2328 }
+text { font: 12px system-ui, sans-serif; fill: #1f2328 }
+.page { fill: #ffffff }
 .title { font-weight: 600 }
 .bar { fill: #8c959f }
 .ours { fill: #0969da }
 @media (prefers-color-scheme: dark) {
   text { fill: #f0f6fc }
+  .page { fill: #0d1117 }
   .bar { fill: #656c76 }
   .ours { fill: #4493f8 }
 }"""
@@ -209,17 +211,21 @@ def chart(results: str) -> str:
         for row in rows
         if (row["workers"], row["us per item"]) == ("2", "20")
     }
-    lines = ['<text class="title" x="0" y="16">Samples per second: two workers, 20 µs of work per sample</text>']
+    height = TOP + len(speeds) * LINE + 4
+    size = f'width="{WIDTH}" height="{height}"'
+    lines = [
+        f'<rect class="page" {size} rx="6"/>',
+        '<text class="title" x="10" y="16">Samples per second</text>',
+        '<text x="10" y="33">two workers, 20 µs of work per sample</text>',
+    ]
     for number, (name, speed) in enumerate(sorted(speeds.items(), key=lambda item: -item[1])):
         top = TOP + number * LINE
-        wide = (WIDTH - NAMES - 70) * speed / max(speeds.values())
+        wide = (WIDTH - NAMES - 56) * speed / max(speeds.values())
         kind = "bar ours" if name in {OFF, SAMPLE} else "bar"
         lines.append(f'<text x="{NAMES - 8}" y="{top + 14}" text-anchor="end">{name}</text>')
         lines.append(f'<rect class="{kind}" x="{NAMES}" y="{top}" width="{wide:.0f}" height="{LINE - 7}" rx="2"/>')
         lines.append(f'<text x="{NAMES + wide + 6:.0f}" y="{top + 14}">{speed:,}</text>')
-    height = TOP + len(speeds) * LINE
-    size = f'viewBox="0 0 {WIDTH} {height}" width="{WIDTH}" height="{height}"'
-    head = f'<svg xmlns="http://www.w3.org/2000/svg" {size} role="img">'
+    head = f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {WIDTH} {height}" {size} role="img">'
     return "\n".join([head, f"<style>\n{STYLE}\n</style>", *lines, "</svg>\n"])
 
 

@@ -31,6 +31,7 @@ if TYPE_CHECKING:
     from resumable._options import Options
     from resumable._order.cursor import Cursor
     from resumable._order.world import World
+    from resumable._randomness.passed import SampleRNG
     from resumable._selfcheck import CheckReport, check
     from resumable._selfcheck.doctor import doctor
     from resumable._selfcheck.verify import verify
@@ -62,6 +63,7 @@ __all__ = [
     "Request",
     "ResumableError",
     "ResumableSampler",
+    "SampleRNG",
     "SnapshotBackend",
     "Tars",
     "Tokens",
@@ -90,6 +92,7 @@ _LAZY = {  # every name, which keeps the command line fast
     "LoaderStats": "resumable._stats",
     "Options": "resumable._options",
     "ResumableError": "resumable.errors",
+    "SampleRNG": "resumable._randomness.passed",
     "World": "resumable._order.world",
     "register": "resumable.loader.registry",
     "rng": "resumable.rng",

@@ -43,7 +43,7 @@ Checks = Literal["all", "data", "ranks", "none"]
 
 _LONGEST = 1e6  # seconds; waiting for a lock accepts no more than a few centuries
 _BY_WRAP = Origin()
-_IN_THREADS = frozenset[str]()  # kinds of randomness that threads may use, because each sample has separate RNGs
+_IN_THREADS = frozenset({"passed"})  # kinds of randomness that threads may use, because each sample has separate RNGs
 
 
 # ---------------------------------------------------------------------- checks: each returns a plain value
@@ -268,8 +268,8 @@ class Options:
     """
 
     batch_size: int | None = _option(_Count("A step would have no samples: it counts samples per rank and step."))
-    transform: Callable[[Any], Any] | None = _option(_Function("a sample"))
-    collate: Callable[[list[Any]], Any] | None = _option(_Function("a list of samples"))
+    transform: Callable[..., Any] | None = _option(_Function("a sample"))
+    collate: Callable[..., Any] | None = _option(_Function("a list of samples"))
     identity: str | None = _option(_identity)
 
     seed: int | None = _option(_seed)
@@ -288,7 +288,7 @@ class Options:
     tail: Tail | None = _option(_Choice(get_args(Tail), "It says what to do with the last samples of an epoch."))
 
     randomness: Randomness | None = _option(
-        _Choice(get_args(Randomness), "It says how often the global RNGs are seeded.")
+        _Choice(get_args(Randomness), "It says how often the global RNGs are seeded, or whether RNGs are passed.")
     )
 
     world: World | Group | None = _option(check_world)
@@ -414,6 +414,22 @@ class Options:
                     f"the option {name} does not fit {what}, but {name}={value!r} was passed.\n"
                     f"It would have no effect. {instead}"
                 )
+
+    def refuse_passed(self, what: str, instead: str) -> None:
+        """Reject `randomness="passed"` for a source that calls no Python function for each sample.
+
+        Args:
+            what: the wrapped object, for the message.
+            instead: what to do instead.
+
+        Raises:
+            UnsupportedError: it was passed.
+        """
+        if self.randomness == "passed":
+            raise UnsupportedError(
+                f'randomness="passed" does not fit {what}.\n'
+                f"No Python function makes its samples, so nothing would get their RNGs. {instead}"
+            )
 
     # ------------------------------------------------------------------ completing the options, in this order
 

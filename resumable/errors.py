@@ -1,7 +1,6 @@
 """Every error and warning that `resumable` raises.
 
 ResumableError
-├── ConfigurationError (ValueError)      options that cannot work, found when wrapping or when the ranks are known
 ├── ConfigurationError (ValueError)      options that cannot work; found in `wrap` or once the ranks are known
 │   ├── UnevenBatchError                 a step has fewer samples than ranks, or the streams do not divide evenly
 │   └── UnsupportedError (TypeError)     this object cannot be wrapped, or a promise cannot be kept for it

@@ -44,6 +44,17 @@ def check_names(archive: Path) -> None:
         raise SystemExit(f"{archive.name} has {strange}, and lacks {sorted(lacking)}")
 
 
+def check_links(wheel: Path) -> None:
+    """Check that the text for PyPI has no link that leads nowhere there."""
+    with zipfile.ZipFile(wheel) as opened:
+        (metadata,) = [name for name in opened.namelist() if name.endswith(".dist-info/METADATA")]
+        prose = re.sub(r"```.*?```", "", opened.read(metadata).decode(), flags=re.DOTALL)
+    links = ["".join(link) for link in re.findall(r"\]\(([^)]+)\)|src=\"([^\"]+)", prose)]
+    relative = [link for link in links if not link.startswith("https://")]
+    if relative or not links:
+        raise SystemExit(f"{wheel.name} has these relative links: {relative}")
+
+
 def installed(archive: Path, folder: Path) -> None:
     """Install an archive into a new environment, and run the README and the command line from it."""
     venv.create(folder / "env", with_pip=True)
@@ -77,6 +88,7 @@ def main() -> None:
         run(python, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "build", "twine", cwd=ROOT)
         run(python, "-m", "build", "--outdir", DIST, cwd=ROOT)
         run(python, "-m", "twine", "check", "--strict", *DIST.iterdir(), cwd=ROOT)
+        check_links(next(DIST.glob("*.whl")))
         for archive in sorted(DIST.iterdir(), reverse=True):
             check_names(archive)
             (own := Path(folder) / archive.name).mkdir()

@@ -48,6 +48,7 @@ ENTRIES = {
     "off": Entry("resumable (off)", _OURS, {"randomness": "off"}),
     "batch": Entry("resumable (batch)", _OURS, {"randomness": "batch"}),
     "sample": Entry("resumable (sample)", _OURS, {"randomness": "sample"}),
+    "passed": Entry("resumable (passed)", _OURS, {"randomness": "passed"}),
     "stateful": Entry("torchdata StatefulDataLoader", "benchmarks.contenders.stateful:Stateful", {}, _TORCHDATA),
     "drop-in": Entry("resumable StatefulDataLoader", "benchmarks.contenders.stateful:DropIn", {}, _TORCHDATA),
     "nodes": Entry("torchdata.nodes", "benchmarks.contenders.nodes:Nodes", {}, _TORCHDATA),
@@ -59,7 +60,7 @@ ENTRIES = {
     "hf": Entry("datasets, by index", "benchmarks.contenders.hugging:Hugging", {"stream": False}, _PEERS_ENV),
     "hf-stream": Entry("datasets, a stream", "benchmarks.contenders.hugging:Hugging", {"stream": True}, _PEERS_ENV),
 }
-OURS = ("off", "batch", "sample")
+OURS = ("off", "batch", "sample", "passed")
 PEERS = (
     *("plain", "drop-in", "stateful", "nodes", "grain-loader", "grain-dataset"),
     *("streaming", "litdata", "webdataset", "hf", "hf-stream"),

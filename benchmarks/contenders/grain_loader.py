@@ -29,7 +29,7 @@ class _Arrays(Virtual):
         super().__init__(case.length, case.cost)
         self._numbers = case.size // 4
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int, rng: Any = None) -> Any:  # as in the base class
         return np.full(self._numbers, super().__getitem__(index), np.float32)
 
 

@@ -30,7 +30,7 @@ class Tensors(Virtual):
         super().__init__(length, cost)
         self._numbers = size // 4
 
-    def __getitem__(self, index: int) -> Any:
+    def __getitem__(self, index: int, rng: Any = None) -> Any:  # as above
         return torch.full((self._numbers,), float(super().__getitem__(index)))
 
 

@@ -14,6 +14,7 @@ import threading
 import time
 import warnings
 from contextlib import contextmanager, nullcontext
+from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any
 
@@ -24,6 +25,8 @@ from resumable._introspection import ask
 from resumable._randomness.keyed import BlockCache
 from resumable._randomness.keys import SampleKeys, isolated, reseed, states
 from resumable._randomness.own_generators import OwnGenerators
+from resumable._randomness.passed import borrow_rng, return_rng
+from resumable._randomness.seeding import Seeding
 from resumable._warn import warn
 from resumable.errors import PromiseWarning, StateMismatchError, UnsupportedError
 
@@ -33,6 +36,7 @@ if TYPE_CHECKING:
 
     from resumable._options import Options
     from resumable._randomness.keys import Randomness
+    from resumable._randomness.passed import SampleRNG
 
 __all__ = ["FEW", "OPENING", "ElementReader", "SeededReader", "too_few"]
 
@@ -290,7 +294,7 @@ class ElementReader(SeededReader):
     """Reads one epoch from a source, and makes batches from it.
 
     Args:
-        options: transform, collate, batch size and seed.
+        options: transform, collate, batch size, seed, and whether RNGs are passed.
         epoch: the epoch.
         stream: integers that make this rank's keys different, if ranks have separate streams.
         seeds: seed the global RNGs, and restore them afterwards.
@@ -305,6 +309,7 @@ class ElementReader(SeededReader):
         self._options, self._seeds_them, self._epoch = options, seeds, epoch
         roots = {"transform": options.transform, "collate": options.collate}
         self._own = OwnGenerators({name: root for name, root in roots.items() if seeds and root is not None})
+        self._passed_to = Seeding(roots) if options.randomness == "passed" else None
 
     def guard(self, key: int | None = None) -> AbstractContextManager[None]:
         """Restore the global RNGs after the code inside, if they are seeded at all."""
@@ -344,17 +349,29 @@ class ElementReader(SeededReader):
                 warnings.warn(_OF_ITS_OWN.format(generator.name, generator.kind), PromiseWarning, stacklevel=2)
 
     def _assembled(self, elements: list[Any], position: int) -> Any:
+        if self._passed_to is None:
+            return self._made(elements, position, None)
+        rng = borrow_rng()
+        try:
+            return self._passed_to.watched(partial(self._made, elements, position, rng), self._epoch)
+        finally:
+            return_rng(rng)
+
+    def _made(self, elements: list[Any], position: int, rng: SampleRNG | None) -> Any:
         transform, collate, single = self._options.transform, self._options.collate, self._options.batch_size is None
         if transform is not None:
             with self.guard():
                 keys = self.sample_keys(position, len(elements))
-                elements = [self._transformed(*pair, transform) for pair in zip(elements, keys, strict=True)]
+                elements = [self._transformed(*pair, transform, rng) for pair in zip(elements, keys, strict=True)]
         if single or collate is None:
             return elements[0] if single else elements
-        with self.guard(self._keys.batch(position)):
-            return no_end("collate", collate, elements)
+        key = self._keys.batch(position)
+        with self.guard(key):
+            return no_end("collate", collate, elements, *(() if rng is None else (rng.at(key),)))
 
-    def _transformed(self, element: Any, key: int, transform: Callable[[Any], Any]) -> Any:
+    def _transformed(self, element: Any, key: int, transform: Callable[..., Any], rng: SampleRNG | None) -> Any:
+        if rng is not None:
+            return no_end("transform", transform, element, rng.at(key))
         if self._seeds_them:
             reseed(key ^ _TRANSFORM)
         return no_end("transform", transform, element)

@@ -33,6 +33,7 @@ from resumable._introspection import offers
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
 from resumable._order.world import World
+from resumable._randomness.keys import SEEDING
 from resumable._state import AtPlace, LeftEarly, Mark
 from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchError, StateMismatchWarning
 from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
@@ -75,7 +76,7 @@ class ElementFetcher:
         self._otherwise = backend.restore_otherwise if offers(backend, RestoresOtherwise) else None
         self._reopen = backend.reopen if offers(backend, Reopens) else None
         self._ended = backend.ended if offers(backend, SupportsEnded) else None
-        self._seeds = randomness != "off" and not self.traits.keyed
+        self._seeds = randomness in SEEDING and not self.traits.keyed
         self._replays = options.replays
         self._run = Run(self._name) if options.resume == "replay_run" else None
         self._has_state = offers(backend, SnapshotBackend) and not self._replays  # stored, because asking takes time

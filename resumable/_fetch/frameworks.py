@@ -39,12 +39,14 @@ class Inside:
             index), "batch_size", "num_workers", "collate_fn".
         restarts_workers: it restarts dead worker processes with `wrap(..., on_worker_death="restart")`.
         meter: what its worker processes measure.
+        passes_rng: its functions take the RNG of their sample with `wrap(..., randomness="passed")`.
         follows: its state has what the training loop changes on the source, so it is taken again if none was read.
     """
 
     shows: Mapping[str, Any] = field(default_factory=dict)
     restarts_workers: bool = False
     meter: Meter | None = None
+    passes_rng: bool = False
     follows: bool = False
 
 

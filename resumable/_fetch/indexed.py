@@ -13,6 +13,7 @@ from resumable._fetch.own_state import Follower
 from resumable._introspection import ask, length_or_none, offers, qualname_of
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, check_share
+from resumable._randomness.keys import KEYED
 from resumable._state import check_position, check_remembered
 from resumable._warn import warn
 from resumable.errors import BackendError, ConfigurationError, PromiseWarning, ShuffleWarning
@@ -253,7 +254,7 @@ class IndexedFetcher:
 
     def _order_of(self, plan: Plan, world: World) -> Order:
         """Return the order under a plan: the one that workers have already, unless plan or sampler changed."""
-        seed, keyed = self._options.stream_seed, self._randomness == "sample"
+        seed, keyed = self._options.stream_seed, self._randomness in KEYED
         if self.interleaved:  # made for a fixed number of ranks, and not sent to workers
             return Interleaved(self.sampler, plan, seed, keyed=keyed, ranks=world.size)
         if self._order is None:

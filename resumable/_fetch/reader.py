@@ -15,6 +15,7 @@ import numpy as np
 from resumable._fetch.failures import ended_inside, in_short, note
 from resumable._introspection import ask, shorten
 from resumable._order.plan import Padding
+from resumable._randomness.passed import borrow_rng, return_rng
 from resumable._randomness.seeding import Seeding
 from resumable.failpoints import point
 from resumable.protocols import Upcoming
@@ -25,19 +26,20 @@ if TYPE_CHECKING:
     from resumable._fetch.order import Order
     from resumable._flight import Recorder
     from resumable._randomness.keys import Randomness
+    from resumable._randomness.passed import SampleRNG
     from resumable.protocols import Request
 
 __all__ = ["Reader", "indices_of", "no_end", "prefetch", "upcoming_of"]
 
 
-def no_end(name: str, function: Callable[[Any], Any], argument: Any) -> Any:
+def no_end(name: str, function: Callable[..., Any], *arguments: Any) -> Any:
     """Call a user's function, and convert `StopIteration`, which would be mistaken for the end of the epoch.
 
     Raises:
         SampleError: it raised `StopIteration`; other exceptions stay the same, with a note.
     """
     try:
-        return function(argument)
+        return function(*arguments)
     except StopIteration as error:
         raise ended_inside(name) from error
     except Exception as error:
@@ -59,20 +61,23 @@ class Reader:
 
     Args:
         source: has `source[index]`.
-        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch.
-        randomness: how often the global RNGs are seeded.
+        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch. If
+            RNGs are passed, it takes the one of the batch as well.
+        randomness: how often the global RNGs are seeded, or whether RNGs are passed.
         together: read all samples of a request with `source.__getitems__` instead of one by one; the RNGs are then
             seeded once per batch.
         seeding: what is known about the RNGs that the source uses.
         recorder: records which sample is being read, if they are read one by one.
+        passes: reads a sample of the source from its index and its RNG; None if the source takes no RNG.
     """
 
     source: Any
-    collate: Callable[[Any], Any] | None
+    collate: Callable[..., Any] | None
     randomness: Randomness
     together: bool = False
     seeding: Seeding = field(default_factory=Seeding)
     recorder: Recorder | None = None
+    passes: Callable[[Any, SampleRNG], Any] | None = None
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request, and restore the global RNGs afterwards."""
@@ -91,6 +96,8 @@ class Reader:
         if self.randomness == "off":
             self._prefetch(request)
             return self._collated(self._samples(request, None))
+        if self.randomness == "passed":
+            return self.seeding.watched(partial(self._passed, request), request.epoch)
         read_all = partial(self._seeded, request, request.batch_key)
         return self.seeding.read(read_all, isolate=isolate, epoch=request.epoch)
 
@@ -105,26 +112,41 @@ class Reader:
             seed(batch_key & bits)
         return self._collated(samples)
 
+    def _passed(self, request: Request) -> Any:
+        """Read a request, and pass the RNGs of its samples and of the batch to the functions that take them."""
+        self._prefetch(request)
+        rng = borrow_rng()
+        try:
+            samples = self._samples(request, None if self.passes is None else (rng.at, _ALL_BITS))
+            return self._collated(samples, rng.at(request.batch_key))
+        finally:
+            return_rng(rng)
+
     def _prefetch(self, request: Request) -> None:
         """Tell the source what will be read, before any seed is set, so its use of RNGs does not affect samples."""
         if not self.together and ask(type(self.source), "resumable_prefetch") is not None:
             prefetch(self.source, indices_of(request), partial(upcoming_of, request))
 
-    def _collated(self, samples: list[Any]) -> Any:
-        return samples[0] if self.collate is None else no_end("collate", self.collate, samples)
+    def _collated(self, samples: list[Any], *rng: SampleRNG) -> Any:
+        return samples[0] if self.collate is None else no_end("collate", self.collate, samples, *rng)
 
     def _samples(self, request: Request, seeder: tuple[Callable[[int], object], int] | None) -> Any:
-        """Read the samples. If they are read one by one, seed before each."""
+        """Read the samples. If they are read one by one, seed before each, or pass it what the seeder returns."""
         indices = indices_of(request)
         if self.together:
             return self._together(indices)
         if self.recorder is None:
-            return self._apart(request, indices, seeder, self.source)
-        with self.recorder.noting(self.source) as source:
-            return self._apart(request, indices, seeder, source)
+            return self._apart(request, indices, seeder, self.source, self.passes)
+        with self.recorder.noting(self.source, self.passes) as (source, passes):
+            return self._apart(request, indices, seeder, source, passes)
 
     def _apart(
-        self, request: Request, indices: list[Any], seeder: tuple[Callable[[int], object], int] | None, source: Any
+        self,
+        request: Request,
+        indices: list[Any],
+        seeder: tuple[Callable[[int], Any], int] | None,
+        source: Any,
+        passes: Callable[[Any, SampleRNG], Any] | None,
     ) -> list[Any]:
         left = iter(indices)
         try:
@@ -132,6 +154,8 @@ class Reader:
                 return [source[index] for index in left]
             seed, bits = seeder
             keys = (request.keys & np.uint64(bits)).tolist()
+            if passes is not None:
+                return [passes(index, seed(key)) for index, key in zip(left, keys, strict=True)]
             return [source[index] for index, key in zip(left, keys, strict=True) if seed(key)]
         except StopIteration as error:
             raise ended_inside(_name_of(_last_of(indices, left))) from error
@@ -159,6 +183,7 @@ def _last_of(indices: list[Any], left: Iterator[Any]) -> Any:
     return indices[len(indices) - length_hint(left) - 1]
 
 
+_ALL_BITS = (1 << 64) - 1
 _Place = tuple[int, int]  # an epoch, and a position in it
 
 

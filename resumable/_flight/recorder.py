@@ -19,10 +19,13 @@ from resumable._flight.record import DamagedError, FlightRecord, ForeignError
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Callable, Iterator, Mapping
+    from typing import TypeAlias
 
     from resumable._order.cursor import Cursor
     from resumable._order.world import World
+
+    _Passes: TypeAlias = Callable[[Any, Any], Any] | None
 
 __all__ = ["Recorder"]
 
@@ -87,13 +90,14 @@ class Recorder:
             self._words[self._phase] = record.STATE
 
     @contextmanager
-    def noting(self, source: Any) -> Iterator[Any]:
-        """Yield a source that records each sample read from it in the block."""
+    def noting(self, source: Any, passes: _Passes = None) -> Iterator[tuple[Any, _Passes]]:
+        """Yield a source that records each sample read from it in the block, and its function that takes an RNG."""
         if self._process != os.getpid():
-            yield source
+            yield source, passes
             return
+        recording = _Noting(source, self._words)
         try:
-            yield _Noting(source, self._words)
+            yield recording, None if passes is None else recording.noted(passes)
         finally:
             self._words[record.SAMPLE] = 0
 
@@ -128,9 +132,21 @@ class _Noting:
         self._source, self._words = source, words
 
     def __getitem__(self, index: Any) -> Any:
+        self._note(index)
+        return self._source[index]
+
+    def noted(self, read: Callable[[Any, Any], Any]) -> Callable[[Any, Any], Any]:
+        """Return a function that records an index before it reads the sample."""
+
+        def recording(index: Any, rng: Any) -> Any:
+            self._note(index)
+            return read(index, rng)
+
+        return recording
+
+    def _note(self, index: Any) -> None:
         has_number = issubclass(type(index), int) and 0 <= index < _MOST  # a sampler may yield keys of any type
         self._words[record.SAMPLE] = index + 1 if has_number else 0
-        return self._source[index]
 
 
 def _writable(folder: str) -> Path:

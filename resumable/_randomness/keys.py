@@ -25,9 +25,11 @@ if TYPE_CHECKING:
 
 __all__ = [
     "ALL",
+    "KEYED",
     "NUMPY",
     "POSITIVE",
     "PYTHON",
+    "SEEDING",
     "Generator",
     "Randomness",
     "SampleKeys",
@@ -208,7 +210,9 @@ def keep_normal(deviate: float) -> None:
 
 # ------------------------------------------------------------------ keys
 
-Randomness = Literal["sample", "batch", "off"]
+Randomness = Literal["sample", "batch", "off", "passed"]
+SEEDING: Collection[Randomness] = ("sample", "batch")  # the modes that seed the global RNGs
+KEYED: Collection[Randomness] = ("sample", "passed")  # the modes in which each sample has a key
 
 _spare_generators: list[np.random.MT19937] = []
 

@@ -17,10 +17,14 @@ seeding it: a source that creates something once, such as a random projection, c
 from __future__ import annotations
 
 import sys
+import threading
 from typing import TYPE_CHECKING, Any
 
 from resumable._randomness.keys import ALL, POSITIVE, isolated, reseed, torch_seed
 from resumable._randomness.own_generators import OwnGenerator, OwnGenerators
+from resumable._randomness.passed import SampleRNG
+from resumable._warn import warn
+from resumable.errors import PromiseWarning
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping, Sequence
@@ -91,6 +95,28 @@ class Seeding:
                 if not found and not replaced:
                     return batch
 
+    def watched(self, read: Callable[[], Any], epoch: int) -> Any:
+        """Read a batch whose functions get a `SampleRNG`. Compare the other RNGs after the first batch of this process.
+
+        Warns:
+            PromiseWarning: one of them was used.
+        """
+        # If a different thread reads, the trainer may use the global RNGs meanwhile.
+        if self._learnt or threading.current_thread() is not threading.main_thread():
+            return read()
+        self._learnt, own = True, self.own.before(epoch)
+        looks, own_looks, torchs = [one.look() for one in ALL], [one.look() for one in own], _torch_state()
+        batch = read()
+        used = [one.name for one, look in zip(ALL, looks, strict=True) if one.changed(look)]
+        used += ["torch"] if _torch_state() != torchs else []
+        for one, look in zip(own, own_looks, strict=True):
+            # If a library lets its RNG be set, it has the sample's RNG now, and had an earlier sample's before.
+            if one.now() is look[0] and not isinstance(look[0], SampleRNG) and one.changed(look):
+                used.append(one.name)
+        if used:
+            warn(_NOT_PASSED.format(" and ".join(used)), PromiseWarning)
+        return batch
+
     def _isolated(self, read_all: Callable[[Seed, int], Any]) -> Any:
         if self._busy:
             looks = [one.look() for one in self._seeded]
@@ -155,3 +181,15 @@ class Seeding:
         self._idle += tuple(generator for generator in ALL if generator not in drawn)
         self._learnt = True
         return batch
+
+
+def _torch_state() -> bytes | None:
+    torch = sys.modules.get("torch")
+    return None if torch is None else torch.default_generator.get_state().numpy().tobytes()
+
+
+_NOT_PASSED = (
+    'reading a batch with randomness="passed" used an RNG that was not passed: {}.\n'
+    "Nothing seeds it, so its numbers differ after a resume. Use the parameter rng instead, with rng.torch for PyTorch "
+    'and rng.python for random. Or use randomness="sample", which seeds the other RNGs.'
+)

@@ -5,6 +5,7 @@ Without `batch_size`, the elements are the batches; with it, they are samples to
 
 from __future__ import annotations
 
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -16,6 +17,7 @@ from resumable._fetch.own_state import own_state
 from resumable._fetch.reader import Reader
 from resumable._introspection import ask, is_a, module_of, mro_of, qualname_of
 from resumable._naming import identity_of, name_of
+from resumable._randomness.passed import passing, passing_on, refuse_without, takes_rng
 from resumable._randomness.seeding import Seeding
 from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
 from resumable.samplers.base import length_of
@@ -25,6 +27,7 @@ if TYPE_CHECKING:
 
     from resumable._fetch.own_state import OwnState
     from resumable._options import Options
+    from resumable._randomness.passed import SampleRNG
     from resumable.protocols import Request, Upcoming
 
 __all__ = ["SequenceBackend", "adapt"]
@@ -58,18 +61,22 @@ class SequenceBackend:
         self.identity = identity_of(source, options.identity or _describe(source))
         stored = None if ask(source, "resumable_identity") is not None else Columns(source, self.length)
         self.stored, self.own_state = stored, remembers
-        self.inside = Inside(shows={"dataset": source})
+        self.inside = Inside(shows={"dataset": source}, passes_rng=True)
         plain = options.transform is None and options.collate is None and options.batch_size is not None
         self._gather = plain and _is_array(source)
         samples = source if options.transform is None else _Transformed(source, options.transform)
-        collate = None if options.batch_size is None else options.collate or list
+        collate: Callable[..., Any] | None = None if options.batch_size is None else options.collate or list
+        passes = None
+        if options.randomness == "passed":
+            passes = _passing(source, options)
+            collate = None if collate is None else passing(collate)
         assert options.randomness is not None
-        together = collate is not None and options.recorder is None and draws_nothing(samples)
+        together = collate is not None and passes is None and options.recorder is None and draws_nothing(samples)
         roots = {"dataset": source, "transform": options.transform, "collate": options.collate}
         seeding = Seeding(roots)
         if remembers is not None:
             seeding.own.forget("dataset")  # its own state restores its RNGs
-        self._reader = Reader(samples, collate, options.randomness, together, seeding, options.recorder)
+        self._reader = Reader(samples, collate, options.randomness, together, seeding, options.recorder, passes)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""
@@ -78,6 +85,25 @@ class SequenceBackend:
                 yield self._source[np.array(request.indices)]  # a copy: tensors reject read-only arrays
             else:
                 yield self._reader.read_isolated(request)
+
+
+def _passing(source: Any, options: Options) -> Callable[[Any, SampleRNG], Any] | None:
+    """Return a function of an index and its RNG that reads a sample; None if only `collate` takes an RNG.
+
+    Raises:
+        UnsupportedError: nothing takes one.
+    """
+    read, transform = passing_on(source), options.transform
+    functions = {"__getitem__(index, rng)": read, "transform(sample, rng)": transform}
+    refuse_without(name_of(source, options.identity), {**functions, "collate(samples, rng)": options.collate})
+    if not any(takes_rng(one) for one in functions.values()):
+        return None
+    read = read or passing(source.__getitem__)
+    return read if transform is None else partial(_transformed, read, passing(transform))
+
+
+def _transformed(read: Any, transform: Any, index: Any, rng: SampleRNG) -> Any:
+    return transform(read(index, rng), rng)
 
 
 class _Transformed:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import sys
 import warnings
+from dataclasses import replace
 from typing import TYPE_CHECKING, Any, Protocol, TypeAlias, TypeVar, Unpack, overload
 
 from resumable._fetch import ElementFetcher, Fetcher, IndexedFetcher
 from resumable._fetch.frameworks import inside_of
 from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._options import Options, check_plain, signature_of_wrap
+from resumable._randomness.passed import passing, refuse_without
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader.loader import Loader
 from resumable.loader.registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
@@ -26,6 +28,7 @@ if TYPE_CHECKING:
     from torch.utils.data import DataLoader
 
     from resumable._options import Given
+    from resumable._randomness.passed import SampleRNG
     from resumable.backends.tfds.source import TfdsSource
     from resumable.protocols import Backend
 
@@ -48,6 +51,8 @@ class _MapStyle(Protocol[T_co]):
     def __getitem__(self, index: int, /) -> T_co: ...
 
 
+_Transform: TypeAlias = "Callable[[T], U] | Callable[[T, SampleRNG], U]"
+_Collate: TypeAlias = "Callable[[list[T]], U] | Callable[[list[T], SampleRNG], U]"
 _Source: TypeAlias = "Iterable[T] | _MapStyle[T] | Callable[..., Iterable[T]]"
 
 
@@ -62,21 +67,19 @@ def wrap(source: _Source[T], **options: Unpack[Given]) -> Loader[T]: ...
 @overload
 def wrap(source: _Source[T], *, batch_size: int, **options: Unpack[Given]) -> Loader[list[T]]: ...
 @overload
-def wrap(source: _Source[T], *, transform: Callable[[T], U], **options: Unpack[Given]) -> Loader[U]: ...
+def wrap(source: _Source[T], *, transform: _Transform[T, U], **options: Unpack[Given]) -> Loader[U]: ...
 @overload
 def wrap(
-    source: _Source[T], *, transform: Callable[[T], U], batch_size: int, **options: Unpack[Given]
+    source: _Source[T], *, transform: _Transform[T, U], batch_size: int, **options: Unpack[Given]
 ) -> Loader[list[U]]: ...
 @overload
-def wrap(
-    source: _Source[T], *, collate: Callable[[list[T]], U], batch_size: int, **options: Unpack[Given]
-) -> Loader[U]: ...
+def wrap(source: _Source[T], *, collate: _Collate[T, U], batch_size: int, **options: Unpack[Given]) -> Loader[U]: ...
 @overload
 def wrap(
     source: _Source[T],
     *,
-    transform: Callable[[T], U],
-    collate: Callable[[list[U]], V],
+    transform: _Transform[T, U],
+    collate: _Collate[U, V],
     batch_size: int,
     **options: Unpack[Given],
 ) -> Loader[V]: ...
@@ -85,8 +88,8 @@ def wrap(
     source: Any,
     *,
     batch_size: int | None = None,
-    transform: Callable[[Any], Any] | None = None,
-    collate: Callable[[list[Any]], Any] | None = None,
+    transform: Callable[..., Any] | None = None,
+    collate: Callable[..., Any] | None = None,
     **options: Unpack[Given],
 ) -> Loader[Any]: ...
 def wrap(source: Any, **options: Any) -> Loader:
@@ -116,7 +119,10 @@ def wrap(source: Any, **options: Any) -> Loader:
         tail: what happens to the last samples of an epoch: "drop", "partial", "pad", "carry", "pad_ranks" or
             "drop_ranks". By default "partial", or what the `DataLoader` is set to, or "drop" if the elements are the
             batches.
-        randomness: how often the global RNGs are seeded: per "sample", per "batch", or "off".
+        randomness: how often the global RNGs are seeded: per "sample", per "batch", or "off". With "passed", none is
+            seeded: a dataset gets the RNG of each sample as `__getitem__(index, rng)`, `transform` as
+            `transform(sample, rng)`, and `collate` (or `collate_fn`) as `collate(samples, rng)`, if it has such a
+            parameter. `rng` is a `SampleRNG`, a `numpy.random.Generator`.
         world: which ranks divide the data. A `World` sets rank and number of ranks. With a one-dimensional
             `DeviceMesh` such as `mesh["dp"]`, the ranks along it divide the data, and the ranks along the other
             dimensions read the same data, as the parts of one model do. A `ProcessGroup` of `torch.distributed` means
@@ -241,8 +247,6 @@ def _near(source: Any) -> str:
 
 def _fetcher(backend: Backend, options: Options) -> Fetcher:
     options = options.with_defaults()
-    assert options.tail is not None
-    assert options.randomness is not None
     if options.randomness != "off" and not _has_lock():
         options.refuse_threads("the threads of a free-threaded Python", _WITH_LOCK)
     if not inside_of(backend).restarts_workers:
@@ -250,6 +254,10 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
         options.refuse(what, on_worker_death=_NO_WORKERS)
     check_plain("the identity of the backend", backend.identity)
     options.refuse(f"a source of the kind {backend.kind}", streams=_STREAMS)
+    if options.randomness == "passed" and not inside_of(backend).passes_rng:
+        options = _passed(backend, options)
+    assert options.tail is not None
+    assert options.randomness is not None
     if not isinstance(backend, IndexedBackend):
         options.refuse("a source without sample indices", sampler=_OWN_ORDER, shuffle=_OWN_ORDER)
         if options.tail not in {"drop", "partial"}:
@@ -267,13 +275,31 @@ def _fetcher(backend: Backend, options: Options) -> Fetcher:
     return IndexedFetcher(backend, sampler, options.tail, options.randomness, options)
 
 
+def _passed(backend: Backend, options: Options) -> Options:
+    """Return the options of a source whose elements the Loader transforms, with functions that take an RNG.
+
+    Raises:
+        UnsupportedError: the source makes its samples itself, or no function takes an RNG.
+    """
+    if isinstance(backend, IndexedBackend):
+        options.refuse_passed(f"a backend of the kind {backend.kind}", _KEYS)
+    functions = {"transform": options.transform, "collate": options.collate}
+    looked_for = {"transform(element, rng)": options.transform, "collate(elements, rng)": options.collate}
+    refuse_without(f"the source {backend.identity.get('source', backend.kind)}", looked_for)
+    made: dict[str, Any] = {name: None if one is None else passing(one) for name, one in functions.items()}
+    return replace(options, **made)
+
+
+_KEYS = "Let it make a resumable.SampleRNG(key) from each of request.keys, and leave randomness out."
+
+
 def _has_lock() -> bool:
     """Return whether this Python has its global lock; a free-threaded one (3.13 and later) may run without."""
     asked = getattr(sys, "_is_gil_enabled", None)
     return asked is None or bool(asked())
 
 
-_WITH_LOCK = 'Start it with the environment variable PYTHON_GIL=1, or pass randomness="off".'
+_WITH_LOCK = 'Start it with the environment variable PYTHON_GIL=1, or use randomness="passed" or "off".'
 _NO_WORKERS = (
     "Only the worker processes of a PyTorch DataLoader can be restarted, and not with streams=. After a crash, restart "
     "the script and resume from its checkpoint."

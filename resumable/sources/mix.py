@@ -13,6 +13,7 @@ from resumable._fetch.own_state import state_methods
 from resumable._fetch.reader import prefetch
 from resumable._introspection import ask, has, is_a, mro_of, qualname_of
 from resumable._order.plan import Padding
+from resumable._randomness.passed import passing_on_all
 from resumable._warn import warn
 from resumable.errors import ConfigurationError, PromiseWarning, UnsupportedError
 from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
@@ -25,6 +26,7 @@ from resumable.samplers.timeline import text_of
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
+    from resumable._randomness.passed import SampleRNG
     from resumable.samplers import Sampler
     from resumable.samplers.timeline import Weights
 
@@ -188,6 +190,16 @@ class Mix:
     def __getitem__(self, index: int) -> Any:
         source, own = self._find(index)
         sample = self._sources[source][own]
+        return (self._names[source], sample) if self._named else sample
+
+    def resumable_passing(self) -> Callable[[int, SampleRNG], Any] | None:
+        """Return a function of an index and its RNG that reads a sample; None if no source takes an RNG."""
+        reads = passing_on_all(self._sources)
+        return None if reads is None else partial(self._read, reads)
+
+    def _read(self, reads: list[Callable[[int, SampleRNG], Any]], index: int, rng: SampleRNG) -> Any:
+        source, own = self._find(index)
+        sample = reads[source](own, rng)
         return (self._names[source], sample) if self._named else sample
 
     def __getitems__(self, indices: Sequence[int]) -> list[Any]:

@@ -149,6 +149,8 @@ def test_without_keys_the_order_alone_is_exact() -> None:
     assert list(pixels(off)) == list(pixels(resumable.wrap(loader, seed=1, randomness="off")))
     with pytest.raises(ConfigurationError, match="keyed=False was passed"):
         resumable.wrap(source(loader, keyed=False), randomness="sample")
+    with pytest.raises(UnsupportedError, match='randomness="passed" does not fit an FFCV Loader'):
+        resumable.wrap(loader, randomness="passed")
 
 
 def test_mixing_is_said_to_depend_on_the_batch() -> None:

@@ -20,10 +20,11 @@ from torch.utils.data import DataLoader
 import resumable
 from resumable import World
 from resumable._order.plan import Padding
+from resumable._randomness.keys import SampleKeys
 from resumable.backends import tfds as backend
 from resumable.backends.tfds.backend import _Ahead, _Job
 from resumable.backends.tfds.opening import _check_added
-from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning
+from resumable.errors import ConfigurationError, StateMismatchError, StateMismatchWarning, UnsupportedError
 from resumable.testing import BackendTests, digest
 
 if TYPE_CHECKING:
@@ -328,6 +329,24 @@ def test_a_batch_that_is_read_twice_is_not_augmented_twice() -> None:
         return [digest(batch) for batch in resumable.wrap(source, batch_size=8, transform=late)]
 
     assert make(2) == make(0)
+
+
+def test_a_transform_gets_the_rng_of_its_sample() -> None:
+    """With samples read by threads and in this process, in any batch size."""
+
+    def keyed(sample: dict[str, Any], rng: Any) -> Any:
+        return int(sample["image"].sum()), rng.key
+
+    def make(threads: int, batch_size: int) -> list[Any]:
+        source = open_split(decode="pil", threads=threads)
+        options: Any = {"transform": keyed, "collate": list, "randomness": "passed", "shuffle": True, "seed": 3}
+        return [one for batch in resumable.wrap(source, batch_size=batch_size, **options) for one in batch]
+
+    golden = make(0, 8)
+    assert make(2, 8) == golden == make(2, 5)
+    assert [key for _, key in golden] == SampleKeys(3, 0).samples(0, len(golden)).tolist()
+    with pytest.raises(UnsupportedError, match=r"searched for: transform\(sample, rng\)"):
+        resumable.wrap(open_split(), batch_size=8, randomness="passed")
 
 
 def test_a_sample_is_not_taken_for_its_own_padding() -> None:

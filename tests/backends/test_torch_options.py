@@ -196,6 +196,11 @@ def test_workers_that_are_threads_are_rejected() -> None:
     loader.worker_method = "thread"
     with pytest.raises(UnsupportedError, match="worker_method='thread'(?s:.)*worker_method=\"multiprocessing\""):
         resumable.wrap(loader)
+    source: Any = range(4)
+    collate: Any = lambda samples, rng: (samples, rng.random())  # noqa: E731  # two lines shorter
+    passed: Any = DataLoader(source, collate_fn=collate, num_workers=1)
+    passed.worker_method = "thread"
+    assert len(list(resumable.wrap(passed, randomness="passed"))) == 4
 
 
 def test_a_python_without_its_global_lock_is_rejected(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -206,6 +211,7 @@ def test_a_python_without_its_global_lock_is_rejected(monkeypatch: pytest.Monkey
     with pytest.raises(UnsupportedError, match="free-threaded(?s:.)*PYTHON_GIL=1"):
         resumable.wrap([1, 2])
     assert list(resumable.wrap([1, 2], randomness="off")) == [1, 2]
+    assert list(resumable.wrap([1, 2], transform=lambda one, rng: one, randomness="passed")) == [1, 2]
 
 
 def test_options_that_belong_to_the_data_loader_are_refused() -> None:

@@ -41,6 +41,14 @@ def stacked(numbers: list[int]) -> Tensor:
     return torch.tensor(numbers)
 
 
+def noisy(number: int, rng: np.random.Generator) -> str:
+    return str(number + rng.normal())
+
+
+def mixed(numbers: list[str], rng: resumable.SampleRNG) -> Tensor:
+    return torch.rand(len(numbers), generator=rng.torch)
+
+
 def unknown() -> Any: ...
 
 
@@ -54,6 +62,9 @@ assert_type(resumable.wrap([1, 2, 3], transform=str), Loader[str])
 assert_type(resumable.wrap([1, 2, 3], transform=str, batch_size=2), Loader[list[str]])
 assert_type(resumable.wrap([1, 2, 3], collate=stacked, batch_size=2), Loader[Tensor])
 assert_type(resumable.wrap(["1"], transform=int, collate=stacked, batch_size=2), Loader[Tensor])
+assert_type(resumable.wrap([1], transform=noisy, batch_size=2, randomness="passed"), Loader[list[str]])
+assert_type(resumable.wrap([1], transform=noisy, collate=mixed, batch_size=2, randomness="passed"), Loader[Tensor])
+assert_type(resumable.wrap(["1"], collate=mixed, batch_size=2, randomness="passed"), Loader[Tensor])
 assert_type(resumable.wrap(torch.zeros(9, 2), batch_size=2), Loader[Tensor])
 assert_type(
     resumable.wrap(np.zeros((9, 2), np.float32), batch_size=2),

@@ -41,6 +41,7 @@ def adapt(source: Source, options: Options) -> tuple[DaliBackend, Options]:
     """Adapt a source that `resumable.backends.dali.source` described."""
     in_graph = "Do it in the graph that you pass to source()."
     options.refuse("a DALI source", transform=in_graph, collate=in_graph, shard="The ranks share every global batch.")
+    options.refuse_passed("a DALI source", 'Its graph gets random numbers per sample with randomness="sample".')
     if options.batch_size is None:
         raise ConfigurationError("a DALI source needs a batch size.\nPass for example wrap(source, batch_size=32).")
     options = options.with_defaults()

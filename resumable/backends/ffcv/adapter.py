@@ -40,6 +40,7 @@ def adapt(thing: Any, options: Options) -> tuple[FFCVBackend, Options] | None:
         collate="FFCV makes complete batches.",
         shard="Samples are divided among the ranks by index.",
     )
+    options.refuse_passed("an FFCV Loader", 'Its compiled operations are seeded per sample with randomness="sample".')
     options = replace(options, randomness=_randomness(source, options))
     backend = FFCVBackend(source, options)
     if options.randomness != "off":

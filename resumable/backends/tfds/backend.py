@@ -8,9 +8,11 @@ from functools import partial
 from itertools import islice
 from typing import TYPE_CHECKING, Any, NamedTuple
 
+from resumable._fetch.frameworks import Inside
 from resumable._fetch.reader import Reader, indices_of
 from resumable._fetch.stream import may_wait
 from resumable._naming import identity_of
+from resumable._randomness.passed import passing, refuse_without
 from resumable._randomness.seeding import Seeding
 from resumable.backends.tfds.decoding import stack
 from resumable.failpoints import point
@@ -21,6 +23,7 @@ if TYPE_CHECKING:
     from concurrent.futures import Future
 
     from resumable._options import Options
+    from resumable._randomness.passed import SampleRNG
     from resumable.protocols import Request
 
 
@@ -45,11 +48,18 @@ class TfdsBackend:
     kind = "tfds"
 
     def __init__(self, source: Any, options: Options) -> None:
-        self._source, self._transform = source, options.transform
-        self._collate = None if options.batch_size is None else options.collate or stack
+        self._source = source
+        self._transform: Callable[..., Any] | None = options.transform
+        self._collate: Callable[..., Any] | None = None if options.batch_size is None else options.collate or stack
         self._plain = options.transform is None and self._collate is stack
         assert options.randomness is not None
-        self._randomness = options.randomness
+        self._randomness, self._passes = options.randomness, options.randomness == "passed"
+        if self._passes:
+            functions = {"transform(sample, rng)": options.transform, "collate(samples, rng)": options.collate}
+            refuse_without("the source of TensorFlow Datasets", functions)
+            self._transform = passing(options.transform or _unchanged)
+            self._collate = None if self._collate is None else passing(self._collate)
+        self.inside = Inside(passes_rng=True)
         self._seeding = Seeding({"transform": options.transform, "collate": options.collate})
         self.length = len(source)
         self.identity = identity_of(source, options.identity)
@@ -116,7 +126,8 @@ class TfdsBackend:
         return _Ahead(self._source, jobs, self._transform)
 
     def _batch(self, request: Request, samples: _Ahead) -> Any:
-        reader = Reader(samples, self._collate, self._randomness, seeding=self._seeding)
+        passes = samples.read if self._passes else None
+        reader = Reader(samples, self._collate, self._randomness, seeding=self._seeding, passes=passes)
         return reader.read_isolated(request)
 
 
@@ -151,11 +162,23 @@ class _Ahead:
     `Seeding` may read a batch twice, and a transform may have changed the first sample in place.
     """
 
-    def __init__(self, source: Any, jobs: deque[_Job], transform: Callable[[Any], Any] | None) -> None:
+    def __init__(self, source: Any, jobs: deque[_Job], transform: Callable[..., Any] | None) -> None:
         self._source, self._jobs, self._transform = source, jobs, transform
 
     def __getitem__(self, index: int) -> Any:
+        sample = self._sample(index)
+        return sample if self._transform is None else self._transform(sample)
+
+    def read(self, index: int, rng: SampleRNG) -> Any:
+        """Return a sample, whose transform gets the RNG."""
+        assert self._transform is not None
+        return self._transform(self._sample(index), rng)
+
+    def _sample(self, index: int) -> Any:
         # The type of the index counts too: the same sample may appear in a batch as itself and as padding.
         ready = self._jobs and self._jobs[0].sample == index and type(self._jobs[0].sample) is type(index)
-        sample = self._jobs.popleft().result() if ready else self._source[index]
-        return sample if self._transform is None else self._transform(sample)
+        return self._jobs.popleft().result() if ready else self._source[index]
+
+
+def _unchanged(sample: Any) -> Any:
+    return sample

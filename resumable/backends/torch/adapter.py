@@ -22,6 +22,7 @@ from resumable._fetch.reader import Reader
 from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._naming import name_of
 from resumable._order.world import World
+from resumable._randomness.passed import passing, passing_on, refuse_without
 from resumable._randomness.seeding import Seeding
 from resumable._torch_private import iterates_its_own_way
 from resumable._warn import warn
@@ -49,6 +50,7 @@ if TYPE_CHECKING:
     from resumable._fetch.own_state import OwnState
     from resumable._options import Options
     from resumable._order.plan import Tail
+    from resumable._randomness.passed import SampleRNG
     from resumable.protocols import Backend
 
 
@@ -65,6 +67,10 @@ _ITS_OWN_WAY = (
     "DataLoader with the same arguments, and move what {0} adds into collate_fn or your loop. If it reads ahead in a "
     'thread, start the thread over the Loader, with wrap(..., ack="manual"). To accept this, pass '
     'wrap(..., resume="replay").'
+)
+_WITHOUT_LOADER = (
+    "Use a map-style dataset with __getitem__(index, rng). Or wrap the IterableDataset without the DataLoader, and "
+    "move the random part into transform: wrap(dataset, transform=..., batch_size=...)."
 )
 _OWN_ORDER = "An IterableDataset determines its own order: shuffle in its __iter__ instead."
 _DIVIDED = (
@@ -85,6 +91,7 @@ def adapt(loader: DataLoader[Any], options: Options) -> tuple[Backend, Options] 
         options.refuse(
             "a DataLoader over an IterableDataset", sampler=_OWN_ORDER, tail="Pass drop_last to the DataLoader."
         )
+        options.refuse_passed("a DataLoader over an IterableDataset", _WITHOUT_LOADER)
         options = divided(loader.dataset, options)
         if state_methods(loader.dataset) is not None:
             options = replayed(loader.dataset, qualname_of(type(loader.dataset)), options)
@@ -137,7 +144,8 @@ def _check(loader: DataLoader[Any], options: Options) -> None:
     method = getattr(loader, "worker_method", None)  # not in PyTorch 2.13 and earlier
     if loader.num_workers and method not in {None, "multiprocessing"}:
         options.refuse_threads(
-            f"the workers of a DataLoader with worker_method={method!r}", 'Use worker_method="multiprocessing".'
+            f"the workers of a DataLoader with worker_method={method!r}",
+            'Use worker_method="multiprocessing", or randomness="passed".',
         )
     if is_a(loader.dataset, (IterDataPipe, MapDataPipe)):
         raise UnsupportedError(
@@ -288,9 +296,14 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     """Make the reader, which runs in the workers or in this process."""
     collates = loader.batch_sampler is not None
     dataset = find_dataset(loader.dataset)
+    passes = None
+    if options.randomness == "passed":
+        passes = passing_on(dataset)
+        functions = {"__getitem__(index, rng) of its dataset": passes, "collate_fn(samples, rng)": loader.collate_fn}
+        refuse_without(f"the DataLoader over the dataset {qualname_of(type(loader.dataset))}", functions)
     recorder = None if loader.num_workers else options.recorder  # workers do not record
     still = collates and draws_nothing(dataset)
-    one_by_one = options.randomness == "sample" and not (still and recorder is None)
+    one_by_one = passes is not None or (options.randomness == "sample" and not (still and recorder is None))
     together = collates and not one_by_one and _reads_together(dataset)
     if together and options.randomness is None and not still:
         warnings.warn(
@@ -302,16 +315,17 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
         )
     randomness = options.with_defaults(randomness="batch" if together else "sample").randomness
     assert randomness is not None
-    collate = collating(loader.collate_fn)
+    collate: Callable[..., Any] = collating(loader.collate_fn)
     seeding = Seeding({"dataset": dataset, "collate": loader.collate_fn})
+    collate = passing(collate) if randomness == "passed" else collate
     collate = collate if collates else partial(_convert_first, collate)
-    reader = Reader(dataset, collate, randomness, together, seeding, recorder)
+    reader = Reader(dataset, collate, randomness, together, seeding, recorder, passes)
     return reader, replace(options, randomness=randomness)
 
 
-def _convert_first(convert: Callable[[Any], Any], samples: list[Any]) -> Any:
+def _convert_first(convert: Callable[..., Any], samples: list[Any], *rng: SampleRNG) -> Any:
     """Convert the single sample of a request: the collate function for `batch_size=None`."""
-    return convert(samples[0])
+    return convert(samples[0], *rng)
 
 
 def _reads_together(dataset: Any) -> bool:

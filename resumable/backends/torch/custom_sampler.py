@@ -109,7 +109,7 @@ class CustomOrderBackend:
         )
         self.stored = None if length is None else stored_by(reader.source, length)
         shows = shown(loader, "dataset")
-        self.inside = Inside(shows=shows, restarts_workers=True, meter=meter, follows=True)
+        self.inside = Inside(shows=shows, restarts_workers=True, passes_rng=True, meter=meter, follows=True)
         self.identity = {
             **identity_of(reader.source, options.identity),
             "samples": self.length,

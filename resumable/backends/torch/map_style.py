@@ -69,7 +69,7 @@ class TorchBackend:
         self.traits, self.stored = Traits(hints=hints), stored_by(reader.source, length)
         self.own_state, self.older_tail, self.interleaved = own_state, older_tail, interleaved
         shows = shown(loader, "dataset")
-        self.inside = Inside(shows=shows, restarts_workers=True, meter=meter)
+        self.inside = Inside(shows=shows, restarts_workers=True, passes_rng=True, meter=meter)
 
     def close(self) -> None:
         """Stop the persistent workers."""

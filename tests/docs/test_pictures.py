@@ -1,0 +1,54 @@
+"""Pictures of the documentation show what the library does today, and what a recorded run printed."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections import Counter
+from itertools import chain
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
+
+import draw_counting
+import draw_ranks
+import draw_recording
+
+import resumable
+
+
+def runs() -> list[dict[str, Any]]:
+    found: list[dict[str, Any]] = json.loads(draw_recording.DATA.read_text(encoding="utf-8"))
+    return found
+
+
+@pytest.mark.parametrize("script", [draw_ranks, draw_counting])
+def test_a_picture_shows_what_loaders_do(script: Any) -> None:
+    drawn = script.PICTURE.read_text(encoding="utf-8")
+    assert drawn == script.picture(), f"run `python docs/{script.__name__}.py`"
+
+
+def test_the_picture_of_ranks_has_the_global_batches_of_one_rank() -> None:
+    shown = [[*chain.from_iterable(shares)] for shares in draw_ranks.batches()]
+    options: dict[str, Any] = {"batch_size": draw_ranks.GLOBAL, "shuffle": True, "seed": 0}
+    alone = list(resumable.wrap(list(range(draw_ranks.SAMPLES)), name="alone", **options))
+    assert shown == list(resumable.wrap(list(range(draw_ranks.SAMPLES)), **options))
+    assert shown != alone  # the order depends on the seed and the name
+    assert Counter(chain.from_iterable(shown)) == Counter(range(draw_ranks.SAMPLES))
+
+
+def test_the_picture_of_the_terminal_shows_its_recording() -> None:
+    drawn = draw_recording.PICTURE.read_text(encoding="utf-8")
+    assert drawn == draw_recording.picture(runs()), "run `python docs/draw_recording.py`"
+
+
+def test_the_recorded_run_repeats_its_steps_and_ends_with_the_same_weights() -> None:
+    first, resumed, other = ([text for _, text in one["lines"]] for one in runs())
+    assert len(first) == draw_recording.KILLED_AFTER
+    assert resumed[0] == "resumed after step 30"
+    assert resumed[1:8] == first[30:]
+    assert [*first, *resumed[8:]] == other
+    assert other[-1].startswith("weights: ")
