@@ -19,7 +19,7 @@ BEGAN := $(shell date +%s)
 say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast test-long coverage demo demo-all chaos bench peers release-check format clean
+.PHONY: help setup lint types docs test test-fast test-long test-matrix coverage demo demo-all chaos bench peers release-check format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -50,6 +50,11 @@ test-long: lint types docs  ## every test, whole grids included; run before each
 	$(call say,tests: pytest with whole grids)
 	$(PYTEST)
 	$(call say,done)
+
+# Environments .venv-matrix-*, made by pip. What cannot be installed is named on the page; with COMPLETE=1 it fails.
+test-matrix:  ## a part of the tests with old and new Pythons and packages; writes docs/reference/versions.md
+	$(call say,test-matrix: old and new versions of Python and of the packages)
+	@PYTHONPATH=. $(PYTHON) tests/versions/support_matrix.py $(if $(COMPLETE),--complete) $(TORCH)
 
 coverage: .venv/.ready  ## lines and branches that the tests reach, child processes included, as a table per folder
 	$(PYTEST) -m 'not long' --cov --cov-report=json:.coverage.json
@@ -91,7 +96,7 @@ format: .venv/.ready  ## let ruff fix what it can
 	$(BIN)/ruff format .
 
 clean:  ## remove what the other targets made
-	rm -rf .venv .venv-demo .venv-docs .venv-peers site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
+	rm -rf .venv .venv-demo .venv-docs .venv-peers .venv-matrix-* site dist runs .coverage* .mypy_cache .pytest_cache .ruff_cache .hypothesis
 
 setup: .venv/.ready  ## make the environment with every framework
 

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO
 
 from resumable._durable import CHUNK, create, publish, sync_directory
+from resumable._requirements import check_version
 from resumable.errors import ConfigurationError, MissingDependencyError
 
 if TYPE_CHECKING:
@@ -28,9 +29,10 @@ def open_url(url: str, options: Mapping[str, Any] | None = None, what: str = "")
         what: the URL, for messages.
 
     Raises:
-        MissingDependencyError: the filesystem's package is not installed.
+        MissingDependencyError: the filesystem's package is not installed, or fsspec is too old.
         ConfigurationError: fsspec does not know the protocol.
     """
+    check_version("fsspec")
     from fsspec.core import url_to_fs  # noqa: PLC0415 - slow, and local sources need no fsspec
 
     try:

@@ -5,7 +5,7 @@ ResumableError
 │   ├── UnevenBatchError                 a step has fewer samples than ranks, or the streams do not divide evenly
 │   └── UnsupportedError (TypeError)     this object cannot be wrapped, or a promise cannot be kept for it
 │       └── LoopError                    a second loop over a Loader would take batches from an open loop
-├── MissingDependencyError (ImportError) a framework that is needed is not installed
+├── MissingDependencyError (ImportError) a package that is needed is not installed, or too old
 ├── StateError
 │   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
 │   └── StateMismatchError (ValueError)  the state has different data, a different order or different options
@@ -91,7 +91,7 @@ class LoopError(UnsupportedError):
 
 
 class MissingDependencyError(ResumableError, ImportError):
-    """A framework that is needed is not installed; the message contains the install command."""
+    """A package that is needed is not installed, or too old; the message contains the install command."""
 
 
 class StateError(ResumableError):

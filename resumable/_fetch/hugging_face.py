@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable._data import without_seed
 from resumable._introspection import ask, attributes_of, has, is_exactly, module_of, mro_of, qualname_of
+from resumable._requirements import check_version
 from resumable.errors import ConfigurationError, PromiseWarning
 
 if TYPE_CHECKING:
@@ -25,10 +26,12 @@ def divided(source: Any, options: Options) -> Options:
     """Return the options with `shard=False` for a stream that `split_dataset_by_node` has divided.
 
     Raises:
+        MissingDependencyError: the version of `datasets` is too old.
         ConfigurationError: `shard=True` would divide it again, so no rank would read most of it.
     """
     if not module_of(type(source)).startswith("datasets."):
         return options
+    check_version("datasets")
     ranks = ask(ask(source, "_distributed"), "world_size", 1)
     if ranks == 1:
         return options
@@ -48,6 +51,7 @@ def draws_nothing(dataset: Any) -> bool:
         return draws_nothing(dataset.dataset)
     if kind != ("datasets.arrow_dataset", "Dataset"):
         return False
+    check_version("datasets")
     return bool(ask(dataset, "_format_type", "custom") != "custom")  # "custom" is a user's function
 
 

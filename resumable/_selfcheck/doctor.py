@@ -11,6 +11,7 @@ from typing import Any
 
 from resumable._distribution import other_project
 from resumable._order.world import find
+from resumable._requirements import find_old
 from resumable._version import __version__
 from resumable.errors import ConfigurationError
 
@@ -29,7 +30,7 @@ def doctor() -> Health:
     known["start method"] = (
         multiprocessing.get_start_method(allow_none=True) or (multiprocessing.get_all_start_methods()[0])
     )
-    traps = [told] if (told := other_project()) else []
+    traps = [*find_old(), *([told] if (told := other_project()) else [])]
     try:
         world = find()
     except ConfigurationError as error:
@@ -44,7 +45,8 @@ class Health:
 
     Args:
         known: versions, rank and start method, by name.
-        traps: problems that make each process read all the data, or stop it, or break this package.
+        traps: packages that are too old, and problems that make each process read all the data, or stop it, or break
+            this package.
     """
 
     known: dict[str, str]
@@ -67,8 +69,8 @@ class Health:
 
 
 _PACKAGES = (
-    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers"),
-    *("datasets", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
+    *("numpy", "fsspec", "torch", "torchdata", "pytorch-lightning", "lightning", "accelerate", "transformers", "trl"),
+    *("datasets", "keras", "tensorflow", "tensorflow-cpu", "tensorflow-datasets", "nvidia-dali-cuda120", "ffcv"),
 )
 _SIZES = {"OMPI_COMM_WORLD_SIZE": "mpirun", "PMI_SIZE": "MPI"}
 _WORLD = "Pass wrap(..., world=World(rank, size)), or call init_process_group() before the first batch."

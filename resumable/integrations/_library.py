@@ -7,6 +7,7 @@ from operator import attrgetter
 from typing import TYPE_CHECKING, Any
 
 from resumable._distribution import UPGRADE, pip_install
+from resumable._requirements import check_version, tested_with
 from resumable.errors import MissingDependencyError, UnsupportedError
 
 if TYPE_CHECKING:
@@ -51,23 +52,24 @@ def check_given(  # noqa: PLR0913  # two integrations differ in all of these
         )
 
 
-def check_names(owner: Any, names: str, *, library: str, tried: str) -> None:
-    """Check that a library has the names that this package uses.
+def check_names(owner: Any, names: str, *, package: str) -> None:
+    """Check that a library is not too old, and has the names that this package uses.
 
     Args:
         owner: an object of the library.
         names: dotted paths from that object, separated by spaces.
-        library: name of the library.
-        tried: versions that were tested.
+        package: name of the library on PyPI.
 
     Raises:
+        MissingDependencyError: its version is too old.
         UnsupportedError: a name is missing. The message lists all missing names.
     """
+    check_version(package)
     if missing := [path for path in names.split() if not _has(owner, path)]:
         raise UnsupportedError(
-            f"this version of {library} is not supported: its {type(owner).__name__} has no {', '.join(missing)}.\n"
+            f"this version of {package} is not supported: its {type(owner).__name__} has no {', '.join(missing)}.\n"
             "resumable could not track which batches are in the weights, so checkpoints would not match them. Use "
-            f"{tried}, or a newer version of resumable: {UPGRADE}"
+            f"{tested_with(package)}, or a newer version of resumable: {UPGRADE}"
         )
 
 

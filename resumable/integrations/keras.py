@@ -24,6 +24,7 @@ import numpy as np
 
 from resumable import rng
 from resumable._distribution import UPGRADE, pip_install
+from resumable._requirements import check_version, tested_with
 from resumable.checkpoint import CheckpointStore
 from resumable.errors import (
     ConfigurationError,
@@ -44,7 +45,7 @@ __all__ = ["KerasData", "ResumableCallback", "prepare"]
 
 _DRIVER = "resumable.integrations.keras.prepare()"
 _ENDLESS = sys.maxsize  # batches: the data itself says where an epoch ends
-_TRIED = "Keras 3.8 to 3.15"
+_TRIED = tested_with("keras")
 _RAN_OUT = "Your input ran out of data"
 
 
@@ -52,13 +53,14 @@ def _from_keras(module: str, name: str) -> Any:
     """Return a name of Keras.
 
     Raises:
-        MissingDependencyError: Keras is not installed.
+        MissingDependencyError: Keras is not installed, or too old.
         UnsupportedError: this version of Keras has no such name.
     """
     try:
         import_module("keras")
     except ModuleNotFoundError as error:
         raise MissingDependencyError(f"Keras is not installed.\nInstall it: {pip_install('keras')}") from error
+    check_version("keras")
     try:
         return getattr(import_module(module), name)
     except (ModuleNotFoundError, AttributeError) as error:

@@ -24,6 +24,7 @@ from resumable._introspection import (
     qualname_of,
     signature_of,
 )
+from resumable._requirements import check_version
 from resumable.errors import MissingDependencyError, PromiseWarning, UnsupportedError
 
 if TYPE_CHECKING:
@@ -50,16 +51,20 @@ _DEEPEST = 8  # levels of datasets inside datasets
 
 
 class Entry(NamedTuple):
-    """Where an adapter is, how to install its framework, and advice for sources that are passed the wrong way."""
+    """Where an adapter is, how to install its framework, and advice for sources that are passed the wrong way.
+
+    `package` is the framework's name on PyPI if versions that are too old are known.
+    """
 
     path: str
     install: str
+    package: str = ""
     in_a_list: tuple[str, str] = ("", "")  # the plural for messages, and how to combine several into one source
     returned: tuple[str, str] = ("", "")  # a description of one that a function returned, and what to do instead
 
 
 _FFCV = Entry("resumable.backends.ffcv:adapt", pip_install("ffcv"))
-_TORCH = Entry("resumable.backends.torch:adapt", pip_install("torch"))
+_TORCH = Entry("resumable.backends.torch:adapt", pip_install("torch"), package="torch")
 _SEQUENCE = Entry("resumable.backends.sequence:adapt", "")
 _ITERABLE = Entry("resumable.backends.iterable:adapt", "")
 
@@ -373,8 +378,10 @@ def load(entry: Entry) -> Callable[..., Any]:
     """Import an adapter.
 
     Raises:
-        MissingDependencyError: a framework that it needs is not installed.
+        MissingDependencyError: a framework that it needs is not installed, or too old.
     """
+    if entry.package:
+        check_version(entry.package)
     module, _, name = entry.path.partition(":")
     try:
         adapter: Callable[..., Any] = getattr(importlib.import_module(module), name)

@@ -12,6 +12,7 @@ from resumable._fetch.frameworks import inside_of
 from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._options import Options, check_plain, signature_of_wrap
 from resumable._randomness.passed import passing, refuse_without
+from resumable._requirements import check_version
 from resumable.errors import PromiseWarning, UnsupportedError
 from resumable.loader.loader import Loader
 from resumable.loader.registry import entries_of, load, refuse_hidden, refuse_list, refuse_prepared
@@ -166,7 +167,7 @@ def wrap(source: Any, **options: Any) -> Loader:
     Raises:
         UnsupportedError: the source cannot be wrapped, or an option does not fit it or does not exist.
         ConfigurationError: an option has a bad value, or the source is empty.
-        MissingDependencyError: a framework is not installed.
+        MissingDependencyError: a framework is not installed, or too old.
     """
     given = Options.of(options).resolve_seed(source)
     return _loader(source, given, *_adapt(source, given))
@@ -211,6 +212,7 @@ def _adapt(source: Any, options: Options) -> tuple[Backend, Options]:
         raise UnsupportedError(
             "this is already a Loader.\nWrapping it twice would count its batches twice. Use it as is."
         )
+    check_version("numpy")
     refuse_prepared(source)
     if _is_backend(source):
         options.refuse("a backend", identity=_BACKENDS_OWN)

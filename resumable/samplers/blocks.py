@@ -437,7 +437,8 @@ def _check_sizes(sizes: ArrayLike | int) -> IntArray:
         array = np.array([sizes], dtype=object)
     if array.ndim == 0:
         return np.array([check_length(sizes, "the number of samples of a block shuffle")])
-    if array.ndim != 1 or array.dtype.kind not in "iu" or (array.size and (array.min() < 0 or array.max() > _LARGEST)):
+    outside = array.dtype.kind in "iu" and array.size and (array.min() < 0 or int(array.max()) > _LARGEST)
+    if array.ndim != 1 or array.dtype.kind not in "iu" or outside:  # NumPy 1 compares uint64 with int64 as floats
         numbers = array.size and array.dtype.kind in "iuf"
         values = f", minimum {array.min()} and maximum {array.max()}" if numbers else ""
         raise ConfigurationError(

@@ -217,7 +217,8 @@ class Subset:
     def __init__(self, table: ArrayLike, inner: Sampler) -> None:
         array = np.asarray(table)
         check_length(array.size, "the number of indices of a subset")
-        if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or array.max() > _LARGEST:
+        # int(): NumPy 1 compares uint64 with int64 as floats
+        if array.ndim != 1 or array.dtype.kind not in "iu" or array.min() < 0 or int(array.max()) > _LARGEST:
             values = f", minimum {array.min()} and maximum {array.max()}" if array.dtype.kind in "biuf" else ""
             raise ConfigurationError(
                 "the indices of a subset must be integers in 0..2**63-1 in one dimension, but they have dtype "

@@ -16,12 +16,13 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ON_TOP = Path(sys.prefix) / "transformers/bin/python"  # what make sets up beside the environment of the tests
+PYTHON = ON_TOP if ON_TOP.exists() else Path(sys.executable)  # those of `make test-matrix` have everything in one
 PROGRAM = str(Path(__file__).with_name("trainer_run.py"))
 
 
 @pytest.fixture(scope="module")
 def bench(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Bench]:
-    found = Bench(tmp_path_factory.mktemp("trainer"), PROGRAM, ON_TOP)
+    found = Bench(tmp_path_factory.mktemp("trainer"), PROGRAM, PYTHON)
     yield found
     found.close()
 

@@ -168,7 +168,7 @@ def test_every_private_name_is_there() -> None:
 def test_a_missing_name_is_named(name: str) -> None:
     trainer = make_trainer([])
     delattr(trainer.fit_loop, name)
-    message = rf"pytorch_lightning is not supported: its Trainer has no fit_loop\.{name}"
+    message = rf"pytorch-lightning is not supported: its Trainer has no fit_loop\.{name}"
     with pytest.raises(UnsupportedError, match=message):
         private.check_names(trainer)
 

@@ -17,6 +17,7 @@ from resumable._options import check_count
 from resumable._order.cursor import Cursor
 from resumable._order.plan import Schedule, share
 from resumable._order.world import World, find
+from resumable._requirements import check_version
 from resumable._state import check_fields, check_same, damaged, newer
 from resumable.errors import ConfigurationError, StateFormatError, StateMismatchError
 from resumable.loader.registry import refuse_hidden_epochs, refuse_hidden_order
@@ -100,6 +101,7 @@ class ResumableSampler(DistributedSampler[int]):
         batch_size: int = 1,
         sampler: Sampler | None = None,
     ) -> None:
+        check_version("torch")
         dataset: Any = dataset_or_length if has(dataset_or_length, "__len__") else None
         length = check_length(dataset_or_length if dataset is None else len(dataset), "the length of the data")
         self._world, self.detected = _find_world(num_replicas, rank), num_replicas is None and rank is None

@@ -1,6 +1,6 @@
 """All undocumented parts of Accelerate that this package uses, in one place.
 
-Based on Accelerate 1.15. When a Loader is prepared, `check_names` reports names that a newer version has removed.
+When a Loader is prepared, `check_names` rejects a version that is too old, and names that a newer one has removed.
 """
 
 from __future__ import annotations
@@ -62,9 +62,10 @@ def check_names(accelerator: Any) -> None:
     """Check that this version of Accelerate has all names that this package uses.
 
     Raises:
+        MissingDependencyError: the version is too old.
         UnsupportedError: a name is missing. The message lists all missing names.
     """
-    _library.check_names(accelerator, _NAMES, library="Accelerate", tried="version 1.15")
+    _library.check_names(accelerator, _NAMES, package="accelerate")
 
 
 def is_preparing(*, depth: int) -> bool:

@@ -1,6 +1,6 @@
 """All undocumented parts of Lightning that this package uses, in one place.
 
-Based on Lightning 2.6.6. Before a run starts, `check_names` reports names that a newer version has removed.
+Before a run starts, `check_names` rejects a version that is too old, and names that a newer one has removed.
 """
 
 from __future__ import annotations
@@ -106,14 +106,15 @@ def check_names(trainer: Any) -> None:
     """Check that this version of Lightning has all names that this package uses.
 
     Raises:
+        MissingDependencyError: the version is too old.
         UnsupportedError: a name is missing. The message lists all missing names.
     """
     _check_names(trainer, _NAMES)
 
 
 def _check_names(trainer: Any, names: str) -> None:
-    library = type(trainer).__module__.partition(".")[0]
-    _library.check_names(trainer, names, library=library, tried="a version from 2.2 to 2.6")
+    module = type(trainer).__module__.partition(".")[0]
+    _library.check_names(trainer, names, package="lightning" if module == "lightning" else "pytorch-lightning")
 
 
 # ---------------------------------------------------------------------- making and reading loaders

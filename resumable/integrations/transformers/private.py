@@ -1,7 +1,7 @@
 """All undocumented parts of the Trainer that this package uses, in one place.
 
-Based on transformers 5.23 and TRL 1.16. When a Trainer is prepared, `check_names` reports names that a newer version
-has removed. `tests/hf_transformers/trainer_cases.py` finds changes of behaviour.
+When a Trainer is prepared, `check_names` rejects versions that are too old, and names that a newer one has removed.
+`tests/hf_transformers/trainer_cases.py` finds changes of behaviour.
 """
 
 from __future__ import annotations
@@ -56,12 +56,13 @@ def check_names(trainer: Any) -> None:
     """Check that this version of transformers has all names that this package uses.
 
     Raises:
+        MissingDependencyError: the version of transformers or TRL is too old.
         UnsupportedError: a name is missing. The message lists all missing names.
     """
-    tried = "version 5.23 of transformers and 1.16 of TRL"
-    names = _NAMES if trl_name(trainer) is None else f"{_NAMES} {_NAMES_OF_TRL}"
-    _library.check_names(trainer, names, library="transformers or TRL", tried=tried)
-    _library.check_names(_module(), "skip_first_batches", library="transformers.trainer", tried=tried)
+    _library.check_names(trainer, _NAMES, package="transformers")
+    _library.check_names(_module(), "skip_first_batches", package="transformers")
+    if trl_name(trainer) is not None:
+        _library.check_names(trainer, _NAMES_OF_TRL, package="trl")
 
 
 def replace(trainer: Any, name: str, function: Callable[..., Any]) -> None:
