@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 from resumable.chaos.launch.inventory import read_left, write_left
-from resumable.chaos.launch.mirror import Mirror
+from resumable.chaos.launch.mirror import LOCK, Mirror
 from resumable.chaos.launch.runner import CASE, Command, run_case
 from resumable.chaos.plan import Case, Launch, Survey, by_the_clock, exhaustive, limited, pairs, randomly
 from resumable.chaos.recorder.ledger import read_attempts
@@ -179,7 +179,6 @@ def run_campaign(  # noqa: PLR0913  # all parts of a campaign
 
 BASELINE = "baseline"
 RECORD = "campaign.json"
-_LOCK = "campaign.lock"
 _REPORTS = ("report.json", "report.html")
 _NUMBER = re.compile(r"\d{4,}")
 
@@ -202,7 +201,7 @@ def claim(directory: Path) -> Iterator[Path]:
         for path in sorted(root.iterdir()):
             if path.is_dir():
                 shutil.rmtree(path)
-            elif path.name not in {_LOCK, RECORD}:
+            elif path.name not in {LOCK, RECORD}:
                 path.unlink()
         (root / RECORD).unlink(missing_ok=True)  # last, because it identifies the other files as ours
         yield root
@@ -228,7 +227,7 @@ def _is_ours(path: Path) -> bool:
         if path.name == BASELINE:
             return all(_is_case(run) for run in path.iterdir())
         return _NUMBER.fullmatch(path.name) is not None and _is_case(path)
-    if path.name == _LOCK:
+    if path.name == LOCK:
         return path.stat().st_size == 0
     return path.name in {RECORD, *_REPORTS} and _is_record(path.with_name(RECORD))
 
@@ -267,7 +266,7 @@ def remove_case(directory: Path) -> None:
 @contextmanager
 def _locked(root: Path, directory: Path) -> Iterator[None]:
     """Hold the lock of a directory; the system releases it if the process dies."""
-    with (root / _LOCK).open("a") as file:
+    with (root / LOCK).open("a") as file:
         try:
             fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
         except BlockingIOError:

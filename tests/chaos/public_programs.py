@@ -131,8 +131,8 @@ PROGRAMS = {
     "nano_gpt": Program(
         (PYTHON, "train_gpt.py", "config/small.py", "--log_interval=2"),
         _characters,
-        ("train_gpt.py", "loader.ack(gradient", "loader.ack((X is not None) + gradient"),
-        "loader one batch late",
+        ("train_gpt.py", 'last.pop("best_val_loss", 1e9)', 'last.pop("best_val_loss", 1e9)\nlast.pop("optimizer", 0)'),
+        "optimizer not restored",
     ),
     "imagenet": Program(
         (PYTHON, "main_imagenet.py", "-j", "2", "--epochs", "3", "-b", "6", "--seed", "1", "images"),

@@ -273,7 +273,8 @@ def test_checkpoints_of_an_earlier_run_are_left_out(tmp_path: Path) -> None:
         torch.save(state["model"] if "best" in name else state, project / name)
     torch.save(state["model"], project / "weights.pt")
     resumable.CheckpointStore(project / "runs" / "store").save(3, state)
-    for name in ("out/log.txt", "out/plots/a.png", "pkg/train.py", ".git/HEAD", "venv/pyvenv.cfg", "venv/bin/python"):
+    others = (".git/HEAD", "venv/pyvenv.cfg", "venv/bin/python", "before/campaign.lock", "before/0001/work/train.py")
+    for name in ("out/log.txt", "out/plots/a.png", "pkg/train.py", *others):
         (project / name).parent.mkdir(parents=True, exist_ok=True)
         (project / name).write_text("x")
     mirror = Mirror(project, project / "runs" / "chaos")

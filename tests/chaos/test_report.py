@@ -50,6 +50,8 @@ def outcome(number: int, *, ok: bool, fault: Fault = KILL, text: str = "2 steps 
 def report(*outcomes: Outcome, notes: tuple[str, ...] = ()) -> Report:
     made = Report(Command(("python", "train.py", "--name", "<b>")), 7, attempt(0, log(0, 12)), list(notes))
     made.options = {"faults": ["kill", "torn-write"], "points": 2}
+    assert list(made.environment)[:4] == ["date", "platform", "python", "resumable"]
+    made.environment = {"date": "2026-11-26", "torch": "<2.13>"}
     for one in outcomes:
         made.add(one)
     return made
@@ -275,8 +277,15 @@ def test_the_page_is_one_file_with_the_causes_first_and_a_timeline_per_case() ->
         assert case.index("Likely cause:" if name != "0009" else "launch") < case.index("FAILED")
     for part in ("Case 0009: kill at point 17, ranks 2 to 1", "resized from 2; finished", "trained again", "Seed 7"):
         assert part in text
-    for part in ("row 1 &amp; 2 differ", "a &lt;note&gt;", "'&lt;b&gt;'", "resumable chaos replay runs/chaos/0007"):
+    for part in (
+        "row 1 &amp; 2 differ",
+        "a &lt;note&gt;",
+        "date 2026-11-26, torch &lt;2.13&gt;",
+        "'&lt;b&gt;'",
+        "resumable chaos replay runs/chaos/0007",
+    ):
         assert part in text.replace("&#x27;", "'")
+    assert "date 2026-11-26, torch &lt;2.13&gt;</p>" in text
     assert text == report(*failing(), outcome(10, ok=True), notes=("a <note>",)).html()
 
 

@@ -4,7 +4,7 @@ A program finds its relative inputs there, and whatever it writes stays in the c
 copies, and large files and folders are links, which the guard replaces with copies when the program changes them.
 
 Left out are checkpoints of an earlier run, which hold the state of a Loader: each case starts with the first batch. So
-are the folder of the chaos run itself, version control, virtual environments and caches of tools.
+are folders of chaos runs, version control, virtual environments and caches of tools.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from resumable.checkpoint.steps import DIRECTORY
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Mirror"]
+__all__ = ["LOCK", "Mirror"]
 
 _IN_A_FOLDER = 1000  # entries of a folder that is mirrored; a larger one is a link
 _IN_ALL = 10_000  # entries that are mirrored
@@ -34,6 +34,7 @@ _TOOLS = {
     *(".git", ".hg", ".svn", ".tox", ".nox", ".mypy_cache", ".pytest_cache", ".ruff_cache", ".hypothesis"),
     *("__pycache__", "node_modules", "pyvenv.cfg"),
 }
+LOCK = "campaign.lock"  # in the folder of a chaos run
 _STATES = {".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".json", ".safetensors", ".distcp", ".npz", ".joblib"}
 _LOOKED_INTO = 100  # files with such a suffix in a folder; a folder with more is data
 _LARGEST_TEXT = 1 << 20  # bytes of JSON
@@ -84,7 +85,7 @@ class Mirror:
                 elif entry.is_dir() and real not in seen:
                     seen.add(real)
                     waiting.append(name)
-                elif entry.is_file() and (stat := entry.stat()).st_size <= min(_SMALL, _COPIED - copied):
+                elif (stat := _stat_of(entry)) and stat.st_size <= min(_SMALL, _COPIED - copied):
                     copied += stat.st_size
                     self._copies[name] = (stat.st_mtime_ns, stat.st_size)
                 else:
@@ -96,7 +97,7 @@ class Mirror:
         except OSError:
             return []
         names = {entry.name for entry in found}
-        if "pyvenv.cfg" in names:
+        if "pyvenv.cfg" in names or (place and LOCK in names):
             return []
         return [entry for entry in found if entry.name not in _TOOLS and self._is_mirrored(entry)]
 
@@ -174,6 +175,14 @@ class Mirror:
             place = work / path.relative_to(self.project) if inside else path
             return f"{option}{separator}{place}" if inside and (place.exists() or not path.exists()) else word
         return f"{option}{separator}{path}" if text.startswith("../") and path.exists() else word
+
+
+def _stat_of(entry: os.DirEntry[str]) -> os.stat_result | None:
+    """Return the size and time of a file; None for anything else, and for a file that was just removed."""
+    try:
+        return entry.stat() if entry.is_file() else None
+    except OSError:
+        return None
 
 
 def _has_state(entry: os.DirEntry[str]) -> bool:

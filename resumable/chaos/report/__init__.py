@@ -38,6 +38,7 @@ class Report(Results):
             "seed": self.seed,
             "options": self.options,
             "seconds": round(self.seconds, 3),
+            "environment": self.environment,
             "steps": len(self.baseline.trained()),
             "notes": self.notes,
             "impossible": self.impossible,

@@ -2,13 +2,17 @@
 
 from __future__ import annotations
 
+import platform
 import shlex
+import time
 from collections import Counter
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
+from importlib import metadata
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
+from resumable._version import __version__
 from resumable.chaos.recorder.saves import series_of
 from resumable.chaos.verify.baseline import Coverage, cover, note_coverage, note_read
 from resumable.chaos.verify.checks import ATOMIC
@@ -149,6 +153,18 @@ def _compare(baseline: Attempt, attempts: Sequence[Attempt], violations: dict[st
     }
 
 
+_PACKAGES = ("torch", "numpy", "lightning", "pytorch-lightning", "accelerate", "transformers")
+
+
+def _find_environment() -> dict[str, str]:
+    found = {"date": time.strftime("%Y-%m-%d %H:%M:%S %z"), "platform": platform.platform()}
+    found |= {"python": platform.python_version(), "resumable": __version__}
+    for name in _PACKAGES:
+        with suppress(metadata.PackageNotFoundError):
+            found[name] = metadata.version(name)
+    return found
+
+
 @dataclass
 class Results:
     """The results of a campaign.
@@ -163,6 +179,7 @@ class Results:
         options: the arguments of the campaign, by name.
         seconds: duration.
         impossible: kinds of faults that cannot happen in this run, and why.
+        environment: date, machine and versions.
     """
 
     command: Command
@@ -174,6 +191,7 @@ class Results:
     options: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     impossible: dict[str, str] = field(default_factory=dict)
+    environment: dict[str, str] = field(default_factory=_find_environment)
 
     @property
     def ok(self) -> bool:

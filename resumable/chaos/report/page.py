@@ -101,6 +101,7 @@ def make_page(report: Results) -> str:
         *_section("More failed cases", [_case(outcome, order) for outcome in others]),
         *_section("All cases", [_table(report)]),
         *_section("Not compared", [f"<li>{escape(note)}</li>" for note in report.notes], "ul"),
+        f'<p class="dim">{escape(", ".join(map(" ".join, report.environment.items())))}</p>',
     ]
     return _PAGE.format(title=escape(f"Chaos: {result.partition('.')[0]}"), body="\n".join(parts))
 
