@@ -59,7 +59,7 @@ class KilledError(BaseException):
 
 
 def drawn(number: int, python: Callable[[], float], numpy: Callable[[], float], torch_: Callable[[], float]) -> float:
-    """Draw from a generator or two; from which ones depends on the sample, so that some are idle for a while."""
+    """Draw from a generator or two; from which ones depends on the sample, so some are idle for a while."""
     total = torch_()
     if number % 5 == 1:
         total += python()
@@ -417,8 +417,8 @@ class Model:
         self.resized = False  # whether the batch size or the number of ranks has changed
         self.plan: list[Record] = []
         self.manual = case.manual
-        self.begins = {0: 0}  # position at which each epoch of the run began
-        self.starts: tuple[int, ...] = ()  # epochs that a state must say the begin of: the one before was left
+        self.begins = {0: 0}  # the position at the start of each epoch of the run
+        self.starts: tuple[int, ...] = ()  # epochs whose start is in the state, as the loop left the one before
         self.moves = 0  # how often the place was set from outside
         self.delivers = False  # a batch was delivered since the position was set
         self.reader: Pass | None = None  # the loop that started last
@@ -522,9 +522,10 @@ class Model:
         )
 
     def sought(self, epoch: int, step: int) -> Place | None:
-        """Return the place before a batch, or the last one of the epoch; None where nobody knows any more.
+        """Return the place before a batch, or the last one of the epoch; None if the state no longer knows it.
 
-        An epoch of the run is where it was, though the one before may have been left; a later one is where it will be.
+        An epoch of the run has the start that it had, even if the loop left the one before; a later one, the start that
+        it will have.
         """
         if len(self.starts) == MOST_STARTS and 0 < epoch < self.starts[0]:
             return None

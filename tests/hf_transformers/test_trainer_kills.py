@@ -16,7 +16,9 @@ if TYPE_CHECKING:
 pytestmark = pytest.mark.slow
 
 ON_TOP = Path(sys.prefix) / "transformers/bin/python"  # what make sets up beside the environment of the tests
-PYTHON = ON_TOP if ON_TOP.exists() else Path(sys.executable)  # those of `make test-matrix` have everything in one
+PYTHON = (
+    ON_TOP if ON_TOP.exists() else Path(sys.executable)
+)  # `make test-matrix` installs everything in one environment
 PROGRAM = str(Path(__file__).with_name("trainer_run.py"))
 
 
