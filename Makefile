@@ -19,7 +19,7 @@ BEGAN := $(shell date +%s)
 say = @echo "[$$(($$(date +%s) - $(BEGAN))) s] $(1)"
 
 .DEFAULT_GOAL := help
-.PHONY: help setup lint types docs test test-fast test-long test-matrix coverage demo demo-all chaos bench peers release-check format clean
+.PHONY: help setup lint types docs test test-fast test-long test-matrix coverage demo demo-all chaos bench compare peers release-check format clean
 
 help:  ## list the targets
 	@grep -E '^[a-z-]+:.*##' $(MAKEFILE_LIST) | sed -E 's/:.*## /\t/' | expand -t 12
@@ -85,6 +85,11 @@ bench: .venv/.ready peers  ## measure the numbers of docs/reference/benchmarks.m
 	.venv-peers/bin/python -m benchmarks --only peers --only formats --markdown benchmarks/results.md
 	$(BIN)/python -m benchmarks.page
 
+compare: .venv-peers/.ready  ## stop and resume the same job with eleven libraries; writes docs/reference/comparison.md
+	$(call say,compare: every library in every situation; about 20 minutes)
+	.venv-peers/bin/python -W ignore -m benchmarks.compare
+	.venv-peers/bin/python -m benchmarks.compare.page
+
 peers: .venv-peers/.ready  ## make the environment of the libraries that are compared
 
 release-check:  ## build the archives of a release, install them, and run the README and the command line from them
@@ -120,7 +125,7 @@ setup: .venv/.ready  ## make the environment with every framework
 
 # MosaicML Streaming brings torchvision, whose build has to be that of torch: so pip chooses both.
 .venv-peers/.ready: pyproject.toml
-	$(call say,making .venv-peers: Grain and LitData and Megatron and MosaicML Streaming and WebDataset and datasets; about 5 GB)
+	$(call say,making .venv-peers: Grain and LanceDB and LitData and Megatron and MosaicML Streaming and so on; about 5 GB)
 	@test -x .venv-peers/bin/python || $(PYTHON) -m venv .venv-peers
 	@.venv-peers/bin/python $(PIP) --no-compile --editable '.[peers]'
 	@touch $@

@@ -56,6 +56,11 @@ Order = Literal["feistel", "torch", "torchdata"]
 _FINISHED, _STATE, _SEED = "_iterator_finished", "resumable", "sampler_seed"
 _TORCHDATAS = {"_snapshot", "_num_yielded"}  # keys of a state of torchdata's class
 _MODULES = ("torchdata.stateful_dataloader", "torchdata.stateful_dataloader.stateful_dataloader")
+# Arguments that a script may change after construction, as with PyTorch's class.
+_CHANGEABLE = (
+    *("num_workers", "collate_fn", "pin_memory", "timeout", "worker_init_fn", "multiprocessing_context"),
+    *("generator", "prefetch_factor", "pin_memory_device", "in_order"),
+)
 _SEEDS = 1 << 32
 _ENDLESS = 1 << 62  # epochs
 
@@ -100,6 +105,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         UnsupportedError: the arguments allow no exact resume; or an option does not fit them.
         ConfigurationError: an option has a bad value.
     """
+
+    loader: Loader[T_co]
 
     def __init__(  # noqa: PLR0913, PLR0917  # the signature of DataLoader
         self,
@@ -162,7 +169,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         self.after_last, self.order, self.seed, self.world, self.options = after_last, order, seed, world, options
         self._drawn = drawn
         self._restart()
-        self.loader = self._wrapped()
+        self._wrap()
 
     def _restart(self) -> None:
         """Forget loops and a rejected state, which belong to one process."""
@@ -175,51 +182,59 @@ class StatefulDataLoader(DataLoader[T_co]):
 
     # ------------------------------------------------------------------ the Loader that reads
 
-    def _wrapped(self) -> Loader[T_co]:
-        """Wrap a plain `DataLoader` with the same arguments."""
+    def _wrap(self, position: dict[str, Any] | None = None) -> None:
+        """Wrap a plain `DataLoader` with the same arguments, and go to a position."""
         streams = isinstance(self.dataset, IterableDataset)
         kind: Any = _torchdatas() if self.order == "torchdata" and not streams else DataLoader
+        used = self._arguments()
         batching: dict[str, Any] = {"sampler": self.sampler}
         if self.batch_size is not None:
-            batching |= {"batch_size": self.batch_size, "drop_last": self.drop_last}
+            batching = {"sampler": self._samplers()[-1], "batch_size": self.batch_size, "drop_last": self.drop_last}
         elif self.batch_sampler is not None:
             batching = {"batch_sampler": self.batch_sampler}
         else:
             batching["batch_size"] = None
         if streams:
             batching.pop("sampler", None)
-        plain = kind(
-            self.dataset,
-            **batching,
-            num_workers=self.num_workers,
-            collate_fn=self.collate_fn,
-            pin_memory=self.pin_memory,
-            timeout=self.timeout,
-            worker_init_fn=self.worker_init_fn,
-            multiprocessing_context=self.multiprocessing_context,
-            generator=self.generator,
-            prefetch_factor=self.prefetch_factor,
-            persistent_workers=self.persistent_workers,
-            pin_memory_device=self.pin_memory_device,
-            in_order=self.in_order,
-        )
+        arguments = dict(zip(_CHANGEABLE, used, strict=False))
+        plain = kind(self.dataset, **batching, **arguments, persistent_workers=self.persistent_workers)
         given = {"seed": self.seed, "world": self.world, **self.options}
         if self.order != "feistel" and not streams:
             given["order"] = "torch"  # a sampler of torchdata means its own order
         if given["world"] is None and self._divides() is None:
             given["world"] = World(0, 1)
-        return wrap(plain, **given)
+        loader: Loader[T_co] = wrap(plain, **given)
+        if position is not None:
+            loader.load_state_dict(position)
+        if "loader" in vars(self):
+            self.loader.close()
+        self.loader, self._used = loader, used
+
+    def _samplers(self) -> list[Any]:
+        """Return the objects that may be a sampler with a state, the one that is asked for indices last."""
+        inner = ask(self.batch_sampler, "sampler")
+        return [self.sampler, self.batch_sampler, self.sampler if inner is None else inner]
+
+    def _arguments(self) -> list[Any]:
+        """Return everything that a script can change after construction."""
+        return [*(getattr(self, name) for name in _CHANGEABLE), *self._samplers()]
+
+    def _follow_arguments(self) -> None:
+        """Read with the arguments that the script has changed since the last loop."""
+        if any(now is not used for now, used in zip(self._arguments(), self._used, strict=True)):
+            here = self.loader.cursor
+            self._wrap(self.loader.state_dict() if self._resumed or here.epoch or here.step else None)
 
     def _divides(self) -> Any:
         """Return the sampler that divides the samples among ranks, if there is one."""
-        for layer in (self.sampler, self.batch_sampler, ask(self.batch_sampler, "sampler")):
+        for layer in self._samplers():
             if ask(layer, "num_replicas") is not None:
                 return layer
         return None
 
     def _sampler_epoch(self) -> int | None:
         """Return the epoch that a script has set on the sampler by `set_epoch`."""
-        for layer in (self.sampler, self.batch_sampler, ask(self.batch_sampler, "sampler")):
+        for layer in self._samplers():
             if callable(ask(layer, "set_epoch")) and type(epoch := ask(layer, "epoch")) is int:
                 return epoch
         return None
@@ -230,7 +245,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         """Return an iterator over one epoch, or over the rest of the epoch after a state was loaded.
 
         Raises:
-            UnsupportedError: `set_epoch` was called with a different epoch than the state's, in the middle of an epoch.
+            UnsupportedError: `set_epoch` was called with a different epoch than the state's, in the middle of an epoch;
+                or the script has set an attribute to a value that the constructor rejects.
             StateMismatchError, StateFormatError: `load_state_dict` raised it, and the script caught it.
 
         Warns:
@@ -240,10 +256,11 @@ class StatefulDataLoader(DataLoader[T_co]):
         with self._lock:
             if self._refused is not None:
                 raise self._refused  # a script that caught it must not train from scratch
-            loader, before = self.loader, self._loop
-            if before is not None and before.is_left:
-                loader.end_epoch()
+            if self._loop is not None and self._loop.is_left:
+                self.loader.end_epoch()
+            self._follow_arguments()
             self._follow_set_epoch()
+            loader = self.loader
             epoch = next(loader.epochs(_ENDLESS))
             nothing_left = self._resumed and loader.is_sized and loader.cursor.step >= len(epoch)
             if nothing_left and self.after_last == "next":
@@ -352,8 +369,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         if seed is not None and self._drawn is not None and seed != self._drawn:
             self._drawn = seed
             self.sampler.generator.manual_seed(seed)  # type: ignore[attr-defined]  # the sampler made in __init__
-            self.loader.close()
-            self.loader = self._wrapped()
+            self._wrap()
 
     def _adopt(self, state: Mapping[str, Any]) -> None:
         """Continue from a state that torchdata's class has saved."""
@@ -391,7 +407,7 @@ class StatefulDataLoader(DataLoader[T_co]):
 
     def __getstate__(self) -> dict[str, Any]:
         """Return arguments and position, for a process that continues there."""
-        own = {name: value for name, value in vars(self).items() if name not in {"_lock", "_loop", "loader"}}
+        own = {name: value for name, value in vars(self).items() if name not in {"_lock", "_loop", "_used", "loader"}}
         if self._refused is None:
             own["_sent"] = self.state_dict()
         return own
@@ -401,7 +417,8 @@ class StatefulDataLoader(DataLoader[T_co]):
         vars(self).update(own)
         refused = self._refused
         self._restart()
-        self._refused, self.loader = refused, self._wrapped()
+        self._refused = refused
+        self._wrap()
         if sent is not None and sent.get(_STATE) != self.loader.state_dict():
             self.load_state_dict(sent)
 

@@ -201,8 +201,8 @@ class SeededReader:
         return begin - position
 
     def close(self) -> None:
-        """Close the iterator, if it can be closed."""
-        close = ask(self._elements, "close")
+        """Close the iterator, if it can be closed. When Python exits, this module may have lost its names."""
+        close = None if ask is None else ask(self._elements, "close")
         if callable(close):
             close()
 

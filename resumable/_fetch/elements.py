@@ -26,7 +26,7 @@ from resumable._fetch.frameworks import (
     inside_of,
 )
 from resumable._fetch.own_state import given_back, without_state
-from resumable._fetch.past import Past, Run
+from resumable._fetch.past import Lengths, Past, Run
 from resumable._fetch.positioning import Positioner, shows_nothing
 from resumable._fetch.rank_splitting import RankSplitter, find_end, left_early
 from resumable._introspection import offers
@@ -39,7 +39,7 @@ from resumable.errors import ConfigurationError, PromiseWarning, StateMismatchEr
 from resumable.protocols import SnapshotBackend, SupportsEnded, traits_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Generator, Iterator
 
     from resumable._fetch.rank_splitting import AgreedEnd
     from resumable._options import Options
@@ -83,6 +83,9 @@ class ElementFetcher:
         self._compares = options.compares_data and not self.traits.compares_itself
         self._told = False  # that elements show no content
         self._past = Past(backend, self._reader, self._name) if options.compares_data and self._run is None else None
+        several = self._streams is not None or self.inside.shows.get("num_workers", 0) > 1
+        told = None if several else self.traits.length
+        self._lengths = Lengths(self._name, told) if options.compares_data else None
         self._saved_past: tuple[Cursor | None, dict[str, Any] | None] = None, None  # of the last state, and its cursor
         self._witness = None
         if options.compares_data and offers(backend, HasReplayWitness):
@@ -128,9 +131,16 @@ class ElementFetcher:
         if self._past is not None:
             self._past.expect(state.mark.cursor, state.past)
             self._saved_past = state.mark.cursor, state.past
+        if self._lengths is not None:
+            self._lengths.load(state.mark.cursor.epoch, state.past)
         return state.mark
 
     def past(self, mark: Mark) -> dict[str, Any] | None:
+        """Return what was seen of the epochs before a mark."""
+        found = self._epoch_before(mark)
+        return found if self._lengths is None else self._lengths.added_to(found, mark.cursor.epoch)
+
+    def _epoch_before(self, mark: Mark) -> dict[str, Any] | None:
         """Return what was seen of the epoch before a mark, if the source is opened again in each epoch."""
         if self._past is None or not self._opens_again(mark):
             return None
@@ -303,7 +313,9 @@ class ElementFetcher:
         self._live = reader
         try:
             self._start(reader, mark)
-            yield from self._rounds(reader, cursor, world)
+            elements = yield from self._rounds(reader, cursor, world)
+            if self._lengths is not None and world.size == 1 and self._left is None:
+                self._lengths.over(cursor, elements, restored=state is not None and not self._replays)
             if self._past is not None:
                 self._past.ended(cursor.epoch)
             if self._run is not None and self._left is None:
@@ -314,7 +326,9 @@ class ElementFetcher:
         early = self._left is not None  # then the source is past elements that were read ahead
         self._place = SnapshotCursor(self._left, reached=not early, between=not early)
 
-    def _rounds(self, reader: ElementReader, cursor: Cursor, world: World) -> Iterator[tuple[Any, Cursor]]:
+    def _rounds(self, reader: ElementReader, cursor: Cursor, world: World) -> Generator[tuple[Any, Cursor], None, int]:
+        """Yield the batches; return how many elements the epoch has."""
+        left = 0
         place, size = self._place, self._global_batch
         end = None if self._dealt else find_end(self._options, cursor)
         ahead = self._look_ahead(end, reader, cursor, world)
@@ -330,6 +344,7 @@ class ElementFetcher:
             place.reached = False  # a signal handler may ask for a state while the source is in the middle of a batch
             drawn = self._splitter.draw(reader, cursor, size, world)
             if not drawn.total or (drawn.total < size and self._tail == "drop"):
+                left = drawn.total
                 break
             after = cursor.position + drawn.total
             last = None
@@ -350,6 +365,7 @@ class ElementFetcher:
             yield batch, cursor
         if end is not None:
             end.is_over()
+        return cursor.position + left
 
     def _look_ahead(self, end: AgreedEnd | None, reader: ElementReader, cursor: Cursor, world: World) -> int:
         """Return how many elements of the next batch come after a position, if other ranks need to know."""

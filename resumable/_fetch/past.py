@@ -41,10 +41,11 @@ if TYPE_CHECKING:
     from resumable._fetch.element_reader import SeededReader
     from resumable.protocols import ReplayBackend
 
-__all__ = ["Past", "Run"]
+__all__ = ["Lengths", "Past", "Run"]
 
 _KEPT = 3  # epochs: a peek opens the next one, while a state still belongs to the one before
 _MOST_NAMED = 3
+_SURE = 2  # epochs of one length, from which on a different length is unexpected
 _MOST_READ = 1 << 20  # elements of an epoch that are read to see whether the next one depends on it
 _ALL = 1 << 40  # elements of an epoch: as many as it has
 _MOST_KEPT = 32  # things that a state has of what a source remembers
@@ -140,7 +141,7 @@ class Past:
     def expect(self, cursor: Cursor, values: dict[str, Any] | None) -> None:
         """Take over what a state contains, to compare it when the epoch of its cursor is opened."""
         self._loaded, self._checks = None, True
-        if values is not None:
+        if values is not None and values["values"]:
             self._loaded = (cursor if values["epoch"] == cursor.epoch else Cursor(values["epoch"])), values
         self._epochs = {}
 
@@ -230,13 +231,23 @@ class Past:
         """Return the plain values that opening an epoch resets, such as counters of what was read in an epoch.
 
         A copy gets the values from the end of the epoch before. If they have no effect on the elements, and are the
-        same afterwards as without that, the source has reset them.
+        same afterwards as without that, the source has reset them. So it has if they differ each time, as a clock does.
         """
+        after, again = (self._after_given(epoch, other, first) for _ in range(2))
+        if after is None or again is None:
+            return []
+        return [path for path, note in after.items() if note == once.notes.get(path) or note != again.get(path)]
+
+    def _after_given(
+        self, epoch: int, other: Mapping[str, Note], first: Mapping[int, str]
+    ) -> dict[str, Note | None] | None:
+        """Return what values that a copy got are after it was opened; None if they had an effect on its elements."""
         assert self._source is not None
         copy = self._source.apart()
         try:
             if copy.remembering is self._source.remembering:
-                return []
+                return None
+            survive(None, partial(self._glimpse, copy, epoch), None)  # which may set some for the first time
             places, given = memory_of(copy.remembering).places, list[str]()
             for path, note in other.items():
                 with suppress(ValueError, SyntaxError):
@@ -248,9 +259,7 @@ class Past:
             after = memory_of(copy.remembering).notes
         finally:
             copy.close()
-        if found is None or _differs(first, found):
-            return []
-        return [path for path in given if after.get(path) == once.notes.get(path)]
+        return None if found is None or _differs(first, found) else {path: after.get(path) for path in given}
 
     def _after_whole(self, epoch: int) -> tuple[dict[int, str], Memory]:
         """Return the first elements of an epoch after the whole epoch before it, and what the source remembers then."""
@@ -409,3 +418,66 @@ class Run:
                 'resume="replay_run" reads earlier epochs again to their ends.\nA resumed run would read different '
                 "elements. Read each epoch to its end, or add state_dict and load_state_dict to the source."
             )
+
+
+class Lengths:
+    """Counts the elements of whole epochs, and compares the count of a resumed epoch with them.
+
+    A source's own state may be wrong in a way that shows only later, such as a bucket that was not saved.
+
+    Args:
+        name: returns the name of the source, for messages.
+        told: the length that the source tells; None if it tells none, or it depends on workers.
+    """
+
+    def __init__(self, name: Callable[[], str], told: int | None) -> None:
+        self._name_of, self._told = WeakMethod(name), told
+        # Before an epoch: whole epochs, and the elements of each; -1 if they differ.
+        self._before = {0: (0, 0)}
+
+    def load(self, epoch: int, values: dict[str, Any] | None) -> None:
+        """Continue with the counts of a state."""
+        self._before = {epoch: (values or {}).get("lengths", (0, 0))}
+
+    def added_to(self, values: dict[str, Any] | None, epoch: int) -> dict[str, Any] | None:
+        """Return what a state in an epoch contains of the past, with the counts before it."""
+        epochs, length = self._known(epoch)
+        if not epochs:
+            return values
+        none = {"epoch": max(epoch, 1), "before": [], "values": "", "ended": {}}
+        return (none if values is None else values) | {"lengths": [epochs, length]}
+
+    def over(self, start: Cursor, elements: int, *, restored: bool) -> None:
+        """Note the number of elements of an epoch that is over.
+
+        Args:
+            start: the position at which this run started to read it.
+            elements: of the whole epoch.
+            restored: this run restored a state of the source there.
+
+        Warns:
+            PromiseWarning: this run started in the middle, and a different number was expected.
+        """
+        epochs, length = self._known(start.epoch)
+        if not start.position or (epochs and elements == length):
+            now = epochs + 1, elements if elements == length or not epochs else -1
+            self._before = {start.epoch: (epochs, length), start.epoch + 1: now}
+            return
+        expected = length if epochs >= _SURE or (epochs and length == self._told) else -1
+        if not epochs and restored and self._told is not None:
+            expected = max(self._told, elements)  # some lengths are too small
+        if expected not in {-1, elements}:
+            why = f"as in {epochs} epochs before" if epochs else "its length"
+            warnings.warn(
+                f"epoch {start.epoch} of {_called(self._name_of)} was resumed after {start.position} elements, and "
+                f"ended with a different number of elements.\n  expected:    {expected}, {why}\n"
+                f"  in this run: {elements}\nElements were lost or repeated since the resume, or the data changed. "
+                'Include all buffers in the state of the source, or pass wrap(..., resume="replay"). If epochs differ '
+                'in length, pass checks="ranks".',
+                PromiseWarning,
+                stacklevel=2,
+            )
+
+    def _known(self, epoch: int) -> tuple[int, int]:
+        """Return the counts before an epoch; as far as they are known, if epochs before it were left."""
+        return self._before[max((one for one in self._before if one <= epoch), default=min(self._before))]

@@ -507,13 +507,17 @@ def _past(text: Any) -> dict[str, Any] | None:
     if text is None:
         return None
     values = json.loads(text)
-    check_fields(values, ("epoch", "before", "values", "ended"), "its past")
+    check_fields(values, ("epoch", "before", "values", "ended", "lengths"), "its past")
     before = [[_count("past.before", place, 0), str(digest)] for place, digest in values["before"]]
     ended = {str(path): [str(text) for text in note] for path, note in values["ended"].items()}
     if not all(len(note) == _NOTE for note in ended.values()):
         raise ValueError(f"past.ended has an invalid entry: {shorten(ended)}")
     epoch = _count("past.epoch", values["epoch"], 1)
-    return {"epoch": epoch, "before": before, "values": str(values["values"]), "ended": ended}
+    past = {"epoch": epoch, "before": before, "values": str(values["values"]), "ended": ended}
+    if "lengths" in values:
+        epochs, length = values["lengths"]
+        past["lengths"] = _count("past.lengths", epochs, 1), _count("past.lengths", length, -1)
+    return past
 
 
 def _check_place(cursor: Cursor, numbers: Mapping[str, int]) -> None:

@@ -18,8 +18,9 @@ from test_docs import README, ROOT, blocks, script, slugs
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
-import compare_loaders
 import draw_kills
+
+from benchmarks.compare import page
 
 TEXT = README.read_text(encoding="utf-8")
 STEPS_PER_EPOCH = 20
@@ -85,12 +86,17 @@ def test_the_change_the_installation_and_the_loop_come_first() -> None:
 
 
 @pytest.mark.slow
-def test_the_table_is_what_the_loaders_do(caplog: pytest.LogCaptureFixture) -> None:
-    caplog.set_level("ERROR", "resumable")  # many loaders with one seed, on purpose
-    table = compare_loaders.table()
-    for page in compare_loaders.PAGES:
-        found = compare_loaders.TABLE.findall(page.read_text(encoding="utf-8"))
-        assert found == [table], f"{page}: run `python docs/compare_loaders.py`"
+@pytest.mark.every_cell
+@pytest.mark.parametrize("name", page.README_PEERS)
+def test_the_table_is_what_the_loaders_do(name: str, tmp_path: Path) -> None:
+    rows = [word for row in page.README_ROWS.values() for word in ("--rows", row)]
+    command = [sys.executable, "-W", "ignore", "-m", "benchmarks.compare", "--only", name, "--workers", "2"]
+    subprocess.run([*command, *rows, "--results", tmp_path / "results.json"], cwd=ROOT, check=True)
+    found, known = (
+        json.loads(path.read_text(encoding="utf-8"))["peers"][name]["cells"]["2"]
+        for path in (tmp_path / "results.json", page.RESULTS)
+    )
+    assert page.readme_cells(found) == page.readme_cells(known), "run `make compare`"
 
 
 def test_the_picture_shows_a_run_that_was_killed_three_times() -> None:

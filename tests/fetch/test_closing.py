@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import gc
+import subprocess
+import sys
 from typing import TYPE_CHECKING, Any
 
 import resumable
@@ -80,3 +82,17 @@ def test_a_close_inside_of_a_close_leaves_the_outer_one_by_hand() -> None:
     next(generator)
     close(generator)
     assert seen == [True]
+
+
+AT_EXIT = """
+import ctypes, json, sys
+import resumable
+json.kept = iter(resumable.wrap(lambda: iter(range(9)), seed=0))  # json loses its names after ours
+next(json.kept)
+ctypes.pythonapi.Py_IncRef(ctypes.py_object(dict(sys.modules)))  # as an extension that leaks: modules are not freed
+"""
+
+
+def test_an_open_stream_ends_in_silence_when_python_exits() -> None:
+    done = subprocess.run([sys.executable, "-c", AT_EXIT], capture_output=True, text=True, check=True)
+    assert not done.stderr

@@ -17,7 +17,15 @@ import torch
 import torchdata.stateful_dataloader as torchdatas
 from differences import written
 from framework_loops import Noisy, through_a_file, values
-from torch.utils.data import BatchSampler, DataLoader, DistributedSampler, IterableDataset, RandomSampler, TensorDataset
+from torch.utils.data import (
+    BatchSampler,
+    DataLoader,
+    DistributedSampler,
+    IterableDataset,
+    RandomSampler,
+    SequentialSampler,
+    TensorDataset,
+)
 from torchdata.stateful_dataloader import StatefulDataLoader as Theirs
 
 import resumable.torch
@@ -296,6 +304,35 @@ def test_the_arguments_are_attributes() -> None:
     assert len(loader) == len(plain) == 7
     assert isinstance(loader, DataLoader)
     assert isinstance(loader.sampler, torch.utils.data.SequentialSampler)
+
+
+def test_arguments_that_a_script_changes_are_used() -> None:
+    """From the next loop on, as PyTorch does; the position stays."""
+    epochs, states = states_of("shuffled")
+    for done, load in ((0, False), (2, True)):
+        loader = made("shuffled", 1)
+        if load:
+            loader.load_state_dict(states[done][2])
+        collate, loader.collate_fn = loader.collate_fn, lambda samples: [index for index, _ in samples]
+        assert list(loader) == [indices for indices, _ in epochs[0][done:]]
+        loader.collate_fn, loader.num_workers = collate, 1
+        assert epoch_of(loader) == epochs[1]
+    loader.in_order = False
+    for _ in range(2):
+        with pytest.raises(UnsupportedError, match="in_order=False"):
+            iter(loader)
+
+
+def test_a_sampler_that_a_script_exchanges_is_used() -> None:
+    """As a framework does with the sampler in a batch sampler."""
+    loader = made("shuffled", 1)
+    batch_sampler: Any = loader.batch_sampler
+    batch_sampler.sampler = SequentialSampler(Noisy())
+    assert [indices for indices, _ in epoch_of(loader)][:2] == [[0, 1, 2], [3, 4, 5]]
+    batch_sampler.sampler = RandomSampler(Noisy(), generator=seeded())
+    for _ in range(2):
+        with pytest.raises(StateMismatchError, match="sampler"):
+            iter(loader)
 
 
 def test_a_stream_without_length_has_none() -> None:

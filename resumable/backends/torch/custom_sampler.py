@@ -163,8 +163,8 @@ class CustomOrderBackend:
 
     @property
     def remembering(self) -> Any:
-        """The dataset, on which the order may depend."""
-        return self._loader.dataset
+        """The dataset and the user's sampler: the order may depend on both."""
+        return self._loader.dataset, self._order.given
 
     @property
     def replays(self) -> bool:
@@ -326,6 +326,11 @@ class UserOrder:
         self._lazy = loader.num_workers == 0 and (not self.stateful or (self.length is not None and self._checks))
         if not self.is_copied and not self.stateful and not self._epoch_aware():
             warnings.warn(_not_copied(self._user), PromiseWarning, stacklevel=7)
+
+    @property
+    def given(self) -> Any:
+        """The user's sampler."""
+        return self._user
 
     @property
     def is_copied(self) -> bool:

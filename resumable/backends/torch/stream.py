@@ -156,8 +156,8 @@ class TorchStreamBackend:
 
     @property
     def remembering(self) -> Any:
-        """The dataset, if it is iterated over in this process."""
-        return None if self._loader.num_workers else self._loader.dataset
+        """The dataset, if it is iterated over in this process, or workers start from it in each epoch."""
+        return None if self._loader.num_workers and self.lives else self._loader.dataset
 
     def apart(self) -> TorchStreamBackend:
         """Return a backend with other workers, or with a copy of the dataset."""
