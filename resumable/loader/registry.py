@@ -145,6 +145,7 @@ _hidden: dict[str, Entry] = {
     "nvidia.dali.pipeline": _DALI._replace(path="resumable.backends.dali.hidden:refuse_hidden"),
 }
 _PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
+_ITERATED = "torch.utils.data.dataset.IterableDataset"
 
 # Functions that an adapter calls, by the name of a required parameter.
 _parameters: dict[str, Entry] = {"checkpoints": _DALI}
@@ -181,7 +182,8 @@ def entries_of(source: Any) -> Iterator[Entry]:
     yield from _by_name(source)
     if is_a(source, (str, bytes, bytearray, dict, set, frozenset)):
         return
-    if has(source, "__getitem__") and has(source, "__len__"):
+    # An IterableDataset with a length inherits a __getitem__ that raises; PyTorch only iterates over it.
+    if has(source, "__getitem__") and has(source, "__len__") and _ITERATED not in _names(source):
         yield _SEQUENCE
     if has(source, "__iter__") or has(source, "__next__") or callable(source):
         yield _ITERABLE

@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 import pytest
+from torch.utils.data import IterableDataset
 from torchdata import nodes
 
 import resumable
@@ -367,6 +368,23 @@ def test_an_epoch_that_is_left_is_over_for_the_resumed_run_too() -> None:
         fresh = resumable.wrap(Reader())
         fresh.load_state_dict(state)
         assert got + train(fresh, None)[0] == run, kill_at
+
+
+def test_an_iterable_dataset_with_a_length_is_iterated_over() -> None:
+    """It inherits a `__getitem__` that raises."""
+
+    class Numbers(IterableDataset[int]):
+        def __len__(self) -> int:
+            return 7
+
+        def __iter__(self) -> Iterator[int]:
+            return iter(range(7))
+
+    loader = resumable.wrap(Numbers(), batch_size=2, identity="numbers")
+    states = [loader.state_dict() for _ in loader]
+    again = resumable.wrap(Numbers(), batch_size=2, identity="numbers")
+    again.load_state_dict(states[1])
+    assert (len(again), list(again)) == (4, [[4, 5], [6]])
 
 
 def test_the_ranks_take_turns() -> None:

@@ -17,12 +17,13 @@ from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import Case, Fault, Launch
 from resumable.chaos.recorder.events import Writer
-from resumable.chaos.recorder.ledger import Attempt
+from resumable.chaos.recorder.ledger import Attempt, InPlace, RankLog, StepRef
 from resumable.chaos.recorder.saves import Saves, series_of
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.outcome import note_in_place, settle_in_place
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.files import find_survived
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -234,6 +235,19 @@ def test_a_file_with_a_name_of_its_own_is_a_note(small: Callable[..., Report]) -
     assert [note[: note.index(":")] for note in report.notes] == [
         "step_*.json is written under the name that is read on startup"
     ]
+
+
+@pytest.mark.parametrize("then", ["read", "written again", "neither"])
+def test_half_a_file_may_be_read_or_written_again(then: str) -> None:
+    """The next launch resumes from another checkpoint, and the half-written file has no effect."""
+    broken = Attempt(0, ranks={0: RankLog(0, 1, half="model.pt")}, fired=True, status=-9)
+    after = Attempt(1, ranks={0: RankLog(0, 1, loaded={0: StepRef(0, 4)})}, status=0)
+    if then == "read":
+        after.read_in_place["model.pt"] = 2.0
+    elif then == "written again":
+        after.in_place["model.pt"] = InPlace(2.0, over=True)
+    assert find_survived([broken, after]) == (set() if then == "neither" else {"model.pt"})
+    assert not find_survived([broken, replace(after, status=1)])
 
 
 def test_half_a_file_clears_all_cases(tmp_path: Path) -> None:

@@ -293,12 +293,17 @@ def _is_checkpoint(name: str, *attempts: Attempt) -> bool:
 
 
 def find_survived(attempts: Sequence[Attempt]) -> set[str]:
-    """Find the files half-written in one launch, if the next one resumed from another checkpoint and finished."""
+    """Find the files half-written in one launch, if the next one resumed from another checkpoint and finished.
+
+    It either read such a file and used another one, or wrote it again.
+    """
     if attempts[-1].status != 0 or attempts[-1].killed:
         return set()
     return {
         log.half
         for one, after in pairwise(attempts)
         for log in one.ranks.values()
-        if one.fired and log.half in after.read_in_place and any(other.loaded for other in after.ranks.values())
+        if one.fired
+        and log.half in (after.read_in_place.keys() | after.in_place.keys())
+        and any(other.loaded for other in after.ranks.values())
     }
