@@ -463,6 +463,8 @@ class Lengths:
             now = epochs + 1, elements if elements == length or not epochs else -1
             self._before = {start.epoch: (epochs, length), start.epoch + 1: now}
             return
+        if restored and epochs < start.epoch:
+            return  # an epoch before may have been left, and this one may be the rest of its elements
         expected = length if epochs >= _SURE or (epochs and length == self._told) else -1
         if not epochs and restored and self._told is not None:
             expected = max(self._told, elements)  # some lengths are too small

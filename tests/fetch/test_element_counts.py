@@ -161,6 +161,40 @@ def test_epochs_that_differ_in_length_are_right(source: Any, way: str) -> None:
         assert told(lambda: WAYS[way](source()), epoch) == []
 
 
+class Continues:
+    """After an epoch that was left, the next one has the rest of the elements."""
+
+    at = 0
+
+    def __len__(self) -> int:
+        return LENGTH
+
+    def __iter__(self) -> Iterator[int]:
+        while self.at < LENGTH:
+            self.at += 1
+            yield self.at
+        self.at = 0
+
+    def state_dict(self) -> dict[str, int]:
+        return {"at": self.at}
+
+    def load_state_dict(self, state: dict[str, int]) -> None:
+        self.at = state["at"]
+
+
+@pytest.mark.parametrize("whole", [0, 1])  # epochs before the one that is left
+def test_the_rest_of_an_epoch_that_was_left_is_no_shorter_epoch(whole: int) -> None:
+    loader = resumable.wrap(Continues(), batch_size=4, seed=0, identity="x")
+    for epoch in loader.epochs(whole + 2):
+        for _ in epoch:
+            if epoch.number >= whole and loader.cursor.step == 2:
+                break
+        state = loader.state_dict()
+    again = resumable.wrap(Continues(), batch_size=4, seed=0, identity="x")
+    again.load_state_dict(state)
+    assert [len(list(epoch)) for epoch in again.epochs(whole + 3)] == [2, 6]
+
+
 def test_a_source_that_is_read_again_is_compared_with_the_epochs_before() -> None:
     def make() -> resumable.Loader[Any]:
         return resumable.wrap(torn, batch_size=4, seed=0)
