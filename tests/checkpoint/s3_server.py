@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import re
 import socket
+import struct
 import subprocess
 import sys
 import threading
@@ -118,6 +119,9 @@ class Proxy:
                 if self.fired and self.fault == "hang":
                     continue
                 if self.fired and self.fault in ("cut", "refuse"):
+                    # A reset: after a plain end, a client that still sends would wait until somebody reads it.
+                    client.setsockopt(socket.SOL_SOCKET, socket.SO_LINGER, struct.pack("ii", 1, 0))
+                    client.close()
                     break
                 if self.fired:
                     state["late"] = True
