@@ -155,8 +155,8 @@ def test_the_version_imports_no_command_and_no_numpy() -> None:
     version, *loaded = child.stdout.split()[1:]
     assert version == resumable.__version__
     ours = {name for name in loaded if name.split(".")[0] in {"resumable", "numpy", "torch", "asyncio"}}
-    assert ours == {"resumable", "resumable._version", "resumable.cli", "resumable.cli.main", "resumable.cli.show",
-        "resumable.errors", "resumable.failpoints"}  # fmt: skip
+    assert ours == {"resumable", "resumable._distribution", "resumable._version", "resumable.cli", "resumable.cli.main",
+        "resumable.cli.show", "resumable.errors", "resumable.failpoints"}  # fmt: skip
 
 
 def test_names_in_a_file_do_not_reach_the_terminal(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
