@@ -38,7 +38,7 @@ gc.disable()  # until all tests are collected: it takes a quarter of the time in
 
 _GRID = 24  # cells of a fast test, above which `make test` runs some of them
 _SEEN = 2  # cells that each value of a parameter has then
-_SLOW_TESTS = 3  # of a file, in `make test`
+_SLOW_TESTS = 2  # of a file, in `make test`
 _SLOW = 30  # times what another test takes, about
 _FOLDER = pytest.StashKey[str]()
 _UNSEEDED = (1 << 64) - 59  # a seed as a process has it in which nobody set one

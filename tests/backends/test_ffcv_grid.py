@@ -97,6 +97,7 @@ def test_bytes_are_padded_with_zeros() -> None:
     assert set(PADDED) <= set(names(loader))
 
 
+@pytest.mark.long  # it compiles for minutes
 def test_two_ranks_become_one_in_the_middle_of_an_epoch() -> None:
     loader = loader_of("random", batch_size=5)
     fields, whole = names(loader), reference("random")

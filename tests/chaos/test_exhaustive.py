@@ -40,7 +40,7 @@ def run(script: str, preload: list[str], points: Any) -> Report:
 @pytest.mark.parametrize(
     ("script", "preload", "least"),
     [
-        ("small_loop.py", ["numpy"], 30),
+        pytest.param("small_loop.py", ["numpy"], 30, marks=pytest.mark.long),
         pytest.param(*HAND, 80, marks=pytest.mark.long),
         pytest.param(*LIGHTNING, 50, marks=pytest.mark.long),
     ],

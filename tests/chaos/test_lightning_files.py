@@ -24,6 +24,7 @@ def run(*options: str, faults: list[str]) -> resumable.chaos.Report:
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_lightning_alone_and_a_cut_file() -> None:
     """Lightning alone does not survive a file that has lost its end.
 

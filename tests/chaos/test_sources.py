@@ -64,6 +64,7 @@ def test_every_adapter_and_every_kind_of_backend_has_a_source(monkeypatch: pytes
 
 
 @pytest.mark.slow
+@pytest.mark.long  # `make chaos` runs this for all sources
 def test_a_source_goes_through_faults_by_the_entry_of_make_chaos(tmp_path: Path) -> None:
     faults = ["kill", "torn-write", "flip", "worker-raise"]
     words = ["--sources=list,stream", f"--faults={','.join(faults)}", "--points=1", f"--directory={tmp_path / 'runs'}"]

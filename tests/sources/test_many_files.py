@@ -59,7 +59,7 @@ print(json.dumps({"open": len(os.listdir("/proc/self/fd")), "right": form == "pa
     [
         ("tokens", "one"),
         ("tokens", "concat"),
-        ("packed", "mix"),
+        pytest.param("packed", "mix", marks=pytest.mark.slow),
         pytest.param("tokens", "mix", marks=pytest.mark.slow),
         pytest.param("packed", "one", marks=pytest.mark.slow),
         pytest.param("tar", "concat", marks=pytest.mark.slow),

@@ -118,6 +118,7 @@ OPERATORS: dict[str, Any] = {
 }
 
 
+@pytest.mark.slow
 @given(
     values=st.lists(st.none() | st.integers(-4, 4), min_size=1, max_size=40),
     operator=st.sampled_from(sorted(OPERATORS)),

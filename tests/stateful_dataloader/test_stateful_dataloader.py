@@ -607,10 +607,13 @@ def test_a_state_of_torchdata_with_a_batch_sampler_is_rejected() -> None:
 @pytest.mark.parametrize("order", ["feistel", "torchdata"])
 def test_a_state_of_torchdata_of_a_stream_is_rejected(stream: Any, order: Any, num_workers: int) -> None:
     theirs = Theirs(stream(), 3, num_workers=num_workers)
-    next(iter(theirs))
+    batches = iter(theirs)
+    next(batches)
+    state = theirs.state_dict()
+    assert list(batches)  # torchdata waits 10 s for workers in the middle of an epoch
     loader = StatefulDataLoader(stream(), 3, num_workers=num_workers, order=order)
     with pytest.raises(StateFormatError, match="a stream can only finish its run with torchdata"):
-        loader.load_state_dict(theirs.state_dict())
+        loader.load_state_dict(state)
     with pytest.raises(StateFormatError, match="a stream can only"):
         iter(loader)
 
