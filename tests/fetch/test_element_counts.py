@@ -183,7 +183,7 @@ class Continues:
 
 
 @pytest.mark.parametrize("whole", [0, 1])  # epochs before the one that is left
-def test_the_rest_of_an_epoch_that_was_left_is_no_shorter_epoch(whole: int) -> None:
+def test_the_rest_of_an_epoch_that_was_left_gets_no_warning(whole: int) -> None:
     loader = resumable.wrap(Continues(), batch_size=4, seed=0, identity="x")
     for epoch in loader.epochs(whole + 2):
         for _ in epoch:

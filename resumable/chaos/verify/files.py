@@ -295,7 +295,7 @@ def _is_checkpoint(name: str, *attempts: Attempt) -> bool:
 def find_survived(attempts: Sequence[Attempt]) -> set[str]:
     """Find the files half-written in one launch, if the next one resumed from another checkpoint and finished.
 
-    It either read such a file and used another one, or wrote it again.
+    It either read such a file and used a different file, or wrote it again.
     """
     if attempts[-1].status != 0 or attempts[-1].killed:
         return set()
