@@ -118,6 +118,7 @@ def labels_of(loader: resumable.Loader) -> list[int]:
     return [int(label) for labels in parts for label in labels.flatten()]
 
 
+@pytest.mark.long  # it compiles twice
 def test_shares_that_differ_by_one_sample_are_read() -> None:
     """Of the last batch, a rank may get one sample more than of its first one: the memory has room for it."""
 

@@ -109,6 +109,7 @@ def test_workers_that_are_spawned_share_it_too() -> None:
 
 
 @each_life
+@pytest.mark.long
 def test_a_dataset_around_a_stream_may_tell_it_at_any_time(life: dict[str, Any]) -> None:
     run, states = streams.golden(streams.wrap(streams.Laps(streams.stream()), **life))
     slow = {"worker_init_fn": streams.first_worker_is_slow}

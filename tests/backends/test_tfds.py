@@ -115,6 +115,7 @@ class TestTheirDataSource(TfdsTests):
     }
 
 
+@pytest.mark.slow  # it decodes an image for each sample of each run
 class TestInADataLoader(TfdsTests):
     @staticmethod
     def make(**options: Any) -> resumable.Loader:

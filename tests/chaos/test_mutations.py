@@ -172,7 +172,6 @@ def test_without_a_bug_the_campaign_passes(campaign: str) -> None:
 
 
 @pytest.mark.parametrize("bug", cases(BUGS, lambda bug: BUGS[bug].campaign))
-@pytest.mark.every_cell
 def test_a_planted_bug_is_caught(bug: str, marks: Path) -> None:
     caught = BUGS[bug]
     report = CAMPAIGNS[caught.campaign].run(bug)

@@ -77,7 +77,10 @@ def run(
 @pytest.mark.slow
 @pytest.mark.parametrize(
     "faults",
-    [["kill", "torn-write", "truncate", "stale", "worker-kill"], pytest.param(list(FAULTS), marks=pytest.mark.long)],
+    [
+        pytest.param(["kill", "torn-write", "truncate", "stale", "worker-kill"], marks=pytest.mark.long),
+        pytest.param(list(FAULTS), marks=pytest.mark.long),
+    ],
     ids=["some", "all"],
 )
 def test_no_kind_of_fault_changes_a_real_run(

@@ -221,6 +221,7 @@ for order, workers in (("turn", 0), ("shuffle", 0), ("blocks", 0), ("blocks", 2)
 
 
 @pytest.mark.slow
+@pytest.mark.long
 def test_killed_after_each_step(tmp_path: Path) -> None:
     """A run that is killed after each step reads the same as one without kills.
 
