@@ -220,7 +220,7 @@ class Changes:
         before = dropped[0].before if dropped else was or now
         # A change at position 0 may be the only one that says where the epoch starts.
         starts = starts or (here.position == 0 < here.epoch and any(one[:2] == place for one in dropped))
-        if starts or self._plan(*before) != self._plan(*now):
+        if starts or (before != now and self._plan(*before) != self._plan(*now)):
             kept.append(Resize(*place, before[0], now[0], (before[1], now[1])))
         self._resizes = tuple(kept)
 

@@ -147,9 +147,11 @@ class IndexedFetcher:
         tail = state.fingerprint["tail"]
         if self._keeps_tail(tail):
             self._tail, self._facts = tail, None
-        cursor, plan = state.mark.cursor, self.plan(global_batch)
-        if self.plan(state.global_batch, state.world_size).finished(cursor) and not plan.finished(cursor):
-            return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
+        cursor = state.mark.cursor
+        if self.plan(state.global_batch, state.world_size).finished(cursor):
+            plan = self.plan(global_batch)
+            if not plan.finished(cursor):
+                return state.mark._replace(cursor=Cursor(cursor.epoch, plan.end, cursor.step))
         return state.mark
 
     def plan(self, global_batch: int, ranks: int | None = None) -> Schedule:
@@ -331,10 +333,11 @@ class SamplerResolution:
 
     def continuation(self, state: Saved, cursor: Cursor) -> Continuation | None:
         """Return what differs from the mixture of a state, if only samples after its position do."""
-        sampler, spec = self.like(state), _spec_of(state)
-        if not offers(sampler, Continuable) or sampler.spec() == spec:
+        sampler = self.like(state)
+        if not offers(sampler, Continuable):
             return None
-        return sampler.continuation(spec, cursor.epoch, cursor.position)
+        spec = _spec_of(state)
+        return None if sampler.spec() == spec else sampler.continuation(spec, cursor.epoch, cursor.position)
 
     def _said_by(self, state: Saved) -> Sampler | None:
         if self._open is None:

@@ -89,13 +89,15 @@ def check_same(
         StateMismatchError: they differ; the message has the field, both values and the fix.
     """
     _say_what_is_missing([name for name in own if name in _NOTED_LATER and name not in stored])
-    renamed = stored.get("name") != own.get("name")
+    differing = [name for name in {**own, **stored} if not _equal(stored.get(name), own.get(name))]
+    if not differing:
+        return
     first = {"name": 2, _SOURCES: bool(_changed_sources(stored.get(_SOURCES), own.get(_SOURCES)))}
-    for name in sorted({**own, **stored}, key=lambda name: -first.get(name, 0)):  # they explain the others
+    for name in sorted(differing, key=lambda name: -first.get(name, 0)):  # they explain the others
         before, now = stored.get(name), own.get(name)
-        if (renamed and name == "sampler.seed") or (name in _ONCE_DIGESTS and _is_digest(before, now)):
+        if name == "sampler.seed" and "name" in differing:
             continue
-        if _equal(before, now) or (name in _NOTED_LATER and name not in stored):
+        if (name in _ONCE_DIGESTS and _is_digest(before, now)) or (name in _NOTED_LATER and name not in stored):
             continue
         message = _mismatch(name, before, now, hints)
         if strict or name == "backend.kind":
