@@ -156,9 +156,9 @@ class IndexedFetcher:
 
     def plan(self, global_batch: int, ranks: int | None = None) -> Schedule:
         """Return how the epochs are divided into batches, with a number of ranks or the present one."""
-        by_ranks = self._tail in {"pad_ranks", "drop_ranks"}
-        size = self.world().size if ranks is None else ranks
-        return Schedule(self.sampler.length, global_batch, self._tail, size if by_ranks else 1)
+        if self._tail not in {"pad_ranks", "drop_ranks"}:
+            return Schedule(self.sampler.length, global_batch, self._tail)
+        return Schedule(self.sampler.length, global_batch, self._tail, self.world().size if ranks is None else ranks)
 
     def finished(self, cursor: Cursor, global_batch: int) -> bool:
         """Return whether no batch of the cursor's epoch is left."""

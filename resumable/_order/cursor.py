@@ -15,7 +15,7 @@ Glossary, used the same in every file, message and page:
 
 from __future__ import annotations
 
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -58,7 +58,7 @@ class Cursor:
                 integers.
         """
         cursor = cls(values["epoch"], values["position"], values["step"])
-        for name, value in asdict(cursor).items():
+        for name, value in cursor.as_dict().items():
             if type(value) is not int or value < 0:
                 raise ValueError(f"cursor.{name} must be an integer of 0 or more, but it is {value!r}")
             if value > _LARGEST:
