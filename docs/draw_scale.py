@@ -40,7 +40,7 @@ def picture(title: str) -> str:
 
 
 def _panel(corner: tuple[int, int], rows: list[Row], below: str, column: str) -> list[str]:
-    """Draw a column as a curve that begins at zero, so that what is flat looks flat."""
+    """Draw a column as a curve over an axis from zero: a constant cost is a flat line."""
     points = [(float(row[below]), float(row[column])) for row in rows if row[column]]
     end = points[-1][0]
     places = range(len(points)) if end > LOGARITHMIC else [place / end * (len(points) - 1) for place, _ in points]

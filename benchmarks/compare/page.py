@@ -166,7 +166,7 @@ ROWS = {
     "chain": "killed eight times",
     "save-loaded": "saved right after the load",
     "last-batch": "saved after the last batch",
-    "epoch-end": "saved after an epoch's loop",
+    "epoch-end": "saved after an epoch",
     "break": "killed after a break",
     "used-loader": "loaded into a used loader",
     "augmentations": "augmentations",
