@@ -22,13 +22,12 @@ FLOORS = tomllib.loads((ROOT / "docs/internals/rooms.toml").read_text(encoding="
 # What each room of `chaos` imports from the others; what only type checkers see counts here, too. A lower room comes
 # first. Nobody but `launch` imports what runs in the watched process, and of that only the guard.
 ROOMS = {
-    "processes": set(),
     "ledger": set(),
     "digests": set(),
-    "recorder": {"processes", "ledger", "digests"},
+    "recorder": {"ledger", "digests"},
     "plan": {"ledger"},
     "inventory": {"ledger", "digests"},
-    "launch": {"processes", "ledger", "digests", "recorder.guard", "plan", "inventory"},
+    "launch": {"ledger", "digests", "recorder.guard", "plan", "inventory"},
     "verify": {"ledger", "digests", "plan", "inventory"},
     "report": {"ledger", "plan", "verify"},
     "campaign": {"ledger", "plan", "inventory", "launch", "verify", "report"},
