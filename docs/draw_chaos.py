@@ -64,7 +64,7 @@ def excerpt(page: str) -> dict[str, Any]:
     return {
         "verdict": verdict.partition(". ")[0] + ".",
         "case": _all("<h3><a.*?>(.*?)</a></h3>", case)[0],
-        "moment": _all('<div class="dim">(.*?)</div>', case)[0],
+        "point": _all('<div class="dim">(.*?)</div>', case)[0],
         "cause": _all('<p class="cause"><b>Likely cause:</b> (.*?)(?:<br>|</p>)', case)[0],
         "launches": [
             {
@@ -103,7 +103,7 @@ def picture(shown: dict[str, Any]) -> str:
     start = top
     top += 4
     write(shown["case"], "bold")
-    write(shown["moment"], "note")
+    write(shown["point"], "note")
     top += 6
     above = top
     write(f"Likely cause: {shown['cause']}", "", INNER + 10, LETTERS - 3)

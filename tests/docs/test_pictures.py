@@ -66,7 +66,7 @@ def test_the_picture_of_the_report_shows_a_case_of_the_tutorial() -> None:
     assert f"$ {draw_chaos.COMMAND}\n" in page
     assert shown["case"].replace("Case", "\ncase") in page
     assert shown["again"] in page
-    assert shown["moment"].partition(": ")[2] in POINTS.values()
+    assert shown["point"].partition(": ")[2] in POINTS.values()
     cause = next(one for one in CAUSES if one.name == "loader not saved")
     assert cause.text.replace("{no place}", "1") in shown["cause"], "run `python docs/draw_chaos.py --run`"
     first, again = shown["launches"]
