@@ -133,7 +133,7 @@ def warn_of_devices(state: Mapping[str, Any]) -> None:
 
 
 def digests() -> dict[str, str]:
-    """Return a digest of each RNG of the CPU, which differs after a number was drawn; for checks and chaos runs."""
+    """Return a digest of each RNG of the CPU, which changes whenever the RNG is used; for checks and chaos runs."""
     states = {"python": repr(random.getstate()).encode(), "numpy": _of_numpy()}
     torch = sys.modules.get("torch")
     if torch is not None:
