@@ -219,7 +219,8 @@ class _Search:
             self._add(f"{path}.{name}", value, depth, (attributes, name))
         for base in mro_of(kind):
             for name, member in list(members_of(base).items()):
-                if type(member) is types.MemberDescriptorType:
+                # A member for offsets, which classes written in C have, gives an address.
+                if type(member) is types.MemberDescriptorType and not name.endswith("offset__"):
                     self._add(f"{path}.{name}", survive(None, partial(member.__get__, thing), None), depth)
                 elif name == "__iter__" and type(member) is types.FunctionType:
                     self._function("", member, depth)
