@@ -14,6 +14,7 @@ from collections import deque
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.own_state import state_methods
 from resumable._introspection import ask, attributes_of, members_of, module_of, mro_of, qualname_of, survive
 from resumable.backends.dali.private import BaseIterator, is_read_by_hand
 from resumable.backends.dali.refusals import NOT_DYNAMIC
@@ -29,7 +30,6 @@ __all__ = ["refuse_hidden"]
 _MOST = 100  # elements of a container: there are few DALI iterators, but there may be millions of samples
 _DEEPEST = 2  # levels of nested containers
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-_STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 def refuse_hidden(source: Any) -> None:
@@ -50,7 +50,7 @@ def refuse_hidden(source: Any) -> None:
         return
     for holder in [source, vars(source)["dataset"]] if _is_data_loader(source) else [source]:
         found: list[tuple[str, str]] = survive(f"a {qualname_of(type(holder))}", partial(_iterators_of, holder), [])
-        if found and not _has_state(holder):
+        if found and state_methods(type(holder)) is None:
             raise _refused(holder, sorted({name for _, name in found}), found[0][0])
 
 
@@ -70,11 +70,6 @@ def _refused(holder: Any, places: list[str], what: str) -> UnsupportedError:
 def _is_data_loader(source: Any) -> bool:
     names = (f"{module_of(base)}.{qualname_of(base)}" for base in mro_of(type(source)))
     return "torch.utils.data.dataloader.DataLoader" in names
-
-
-def _has_state(thing: Any) -> bool:
-    kind = type(thing)
-    return any(callable(ask(kind, get)) and callable(ask(kind, put)) for get, put in _STATES)
 
 
 def _is_iterator(thing: Any) -> str:
