@@ -215,7 +215,7 @@ class _Search:
             self._add(f"{path}.{name}", value, depth, (attributes, name))
         for base in mro_of(kind):
             for name, member in list(members_of(base).items()):
-                # A member for offsets, which classes written in C have, gives an address.
+                # Members for offsets, which classes written in C have, contain addresses.
                 if type(member) is types.MemberDescriptorType and not name.endswith("offset__"):
                     self._add(f"{path}.{name}", survive(None, partial(member.__get__, thing), None), depth)
                 elif name == "__iter__" and type(member) is types.FunctionType:
