@@ -95,7 +95,7 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
     """
     directory.mkdir(parents=True)
     (directory / CASE).write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
-    command.mirror.build(directory / "work")
+    inputs = command.mirror.build(directory / "work")
     attempts: list[Attempt] = []
     damaged = False
     spoilt: Stamps = {}
@@ -120,7 +120,6 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         if launch.fault is None or not fired:
             break
     rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
-    inputs = command.mirror.untouched(directory / "work")
     appended = set[str]().union(*(attempt.appended for attempt in attempts))
     attempts[-1].left = take_inventory(
         directory,
