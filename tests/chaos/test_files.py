@@ -202,7 +202,7 @@ def test_a_file_that_grows_during_a_campaign_is_an_input(tmp_path: Path) -> None
     written(project, {"chaos.log": "case 1\ncase 2"})
     case.mkdir()
     inputs = mirror.build(case / "work")
-    written(case, {"work/changed.txt": "by the run", "work/new.txt": "by the run"})
+    written(case, {"work/changed.txt": "changed", "work/new.txt": "changed"})
     assert sorted(take_inventory(case, inputs=inputs).files) == ["changed.txt", "new.txt"]
 
 
