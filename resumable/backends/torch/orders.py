@@ -247,7 +247,7 @@ def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, opt
         own = loader.batch_sampler if sampler is None else sampler
         raise UnsupportedError(
             f'order="torch" was passed, but {type(own).__qualname__} determines the order of this DataLoader.\n'
-            'So there is no order of PyTorch to reproduce. Remove order="torch": the order is kept anyway.'
+            'PyTorch has no order to reproduce here. Remove order="torch": the order is kept anyway.'
         )
     if kind is SequentialSampler:
         assert known is not None
