@@ -247,7 +247,7 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
     slots = content[:256] + bytes(byte ^ 1 for byte in content[256:])
     header = "its header does not match its checksum"
     return {
-        "older": (b"RSMFLT2\n" + bytes(4088), "it was written by a different version"),
+        "older": (b"RSMFLT2\n" + bytes(4088), "a different version of resumable wrote it"),
         "truncated": (content[:300], header),
         "longer": (content + b"x", header),
         "slots": (slots, "no batch in it matches its checksum"),
