@@ -1,8 +1,8 @@
 """Processes: what `/proc` says about them, and how they are killed with all processes that they started.
 
-A process that was started with an environment variable of its own is found by it, and so are its children. That is its
-*mark*. It is needed because torchrun starts every rank in a separate session, which signals to the process group of
-torchrun do not reach. Without `/proc`, only the group is known.
+A *mark* is an environment variable with a unique value, which all children of a process inherit. It is needed because
+torchrun starts every rank in a separate session, which signals to the command's process group do not reach. Without
+`/proc`, only the group is known.
 """
 
 from __future__ import annotations

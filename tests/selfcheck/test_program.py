@@ -195,7 +195,7 @@ def test_a_program_that_cannot_be_copied_is_checked_in_place() -> None:
 def test_a_source_with_a_state_that_cannot_be_copied_is_read_by_launches() -> None:
     """A program that cannot be copied reads a source with its own state once; each other run is a launch.
 
-    As torchrun does, it starts a process in a session of its own, which must not outlive the check.
+    As torchrun does, it starts a process in a separate session, which must not outlive the check.
     """
     started = "import time, programs; time.sleep(99)"
     spawning = f"""
