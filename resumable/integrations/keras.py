@@ -1,6 +1,6 @@
 """Keras 3: `model.fit` trains from a Loader, and a checkpoint after any batch resumes bit for bit.
 
-Keras reads ahead of the training from whatever it knows: two batches of a generator to see their shapes, and more in a
+Keras reads ahead from whatever it knows: two batches of a generator to see their shapes, and more in a
 thread for TensorFlow. It has no position inside an epoch. So `prepare` makes a data adapter that delivers
 one batch when Keras asks for it, in the main thread, and `ResumableCallback` counts it after the training step.
 
@@ -98,8 +98,8 @@ def prepare(loader: Loader[Any]) -> KerasData:
         )
     if (backend := _keras().backend.backend()) not in {"tensorflow", "torch"}:
         raise UnsupportedError(
-            f"the backend of Keras is {backend}, and prepare() works with tensorflow and torch.\n"
-            "Other backends read ahead of the training, so a checkpoint would skip batches. Set KERAS_BACKEND."
+            f"the backend of Keras is {backend}, but prepare() supports only tensorflow and torch.\n"
+            "Other backends read ahead, so a checkpoint would skip batches. Set KERAS_BACKEND."
         )
     if not loader.evaluation:
         loader.drive(_DRIVER, "To train, pass the object that prepare() returned to fit().")
@@ -236,8 +236,8 @@ class _Batches:
     def __getattr__(self, name: str) -> NoReturn:
         raise UnsupportedError(
             f"TensorFlow asked prepare(loader) for {name!r} of a tf.data.Dataset.\n"
-            "It does so to divide batches among devices by tf.distribute, which reads ahead of the training. Train "
-            "the model without a strategy."
+            "It does so if the model has a tf.distribute strategy, which reads ahead: a checkpoint would skip batches. "
+            "Train the model without a strategy."
         )
 
 
