@@ -230,7 +230,7 @@ class Updates:
     """Records the weights and the state of each PyTorch optimizer at its first step after a checkpoint.
 
     Args:
-        write: records an event, given its kind and fields.
+        write: records an event from kind and fields.
         stands: returns the position of each loader.
     """
 
