@@ -21,8 +21,10 @@ wrote      name, store, step, places, parts, lost,    it is complete: its path i
            generators, aside                          instead of a store; whether another thread wrote it
 renamed    old, series, name, store, step, aside      a saved file has a new name and a new series
 unnamed                                               something was saved to no file
+stepped                                               a step of an optimizer, after the first batch
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
-           optimizer_parts, stands                    restored: its state before that step
+           optimizer_parts, stands, backward          restored: its state before that step, and whether gradients were
+                                                      computed since the checkpoint
 file       path                                       a file of a checkpoint on its way to disk
 save       step, places                               a checkpoint of the Trainer
 model      elements                                   number of parameters that PyTorch trains here, if any

@@ -9,7 +9,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._content import split
-from resumable.chaos.verify.checks import apart
+from resumable.chaos.verify.checks import apart, find_remaining
 from resumable.chaos.verify.files import compare_files, few, find_in_place
 from resumable.chaos.verify.history import (
     compared,
@@ -360,16 +360,17 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
 
 
 def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    remaining = find_remaining(baseline, attempts)
+    lost = remaining.expected - remaining.found if remaining else 0
     for by in steps_apart(baseline, attempts):
-        yield from _shifted(by)
+        yield from _shifted(lost if lost * by > 0 else by)
     main, lengths = main_of(baseline), lengths_of(baseline)
     for number, log, healthy in _pairs(baseline, attempts):
         expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for found in log.updates:
             if found.resumed and (found.save, found.optimizer) in expected:
                 other = expected[found.save, found.optimizer]
-                stands = other.stands[main : main + 1]
-                if stands and stands[0] in healthy.held.get(found.save, ()):
+                if _is_between(other, healthy, main):
                     yield "step after the save", f"step {found.save[1]}"
                 yield from _compare_updates(str(number), found, other, healthy)
         for other in expected.values():
@@ -378,20 +379,35 @@ def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterato
                 yield "accumulation", f"step {other.save[1]}"
 
 
+def _is_between(update: Update, healthy: RankLog, main: int) -> bool:
+    """Return whether a checkpoint of the baseline run was saved after a batch, and before the step with its gradients.
+
+    Its loader is then where it was saved, as after a save that follows the fetch of the next batch.
+    """
+    stands = update.stands[main : main + 1]
+    return bool(stands) and stands[0] in healthy.held.get(update.save, ()) and not update.backward
+
+
 def steps_apart(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
     """Return by how many batches the loader was apart at the first optimizer steps after a resume, with equal weights.
 
-    A save between a batch and its step is left out: its loader is where it was saved.
+    The end of an epoch counts as a batch, because a loop that fetches ahead has come to it, or not. A save between a
+    batch and its step is left out.
     """
     main, lengths, apart_by = main_of(baseline), lengths_of(baseline), set()
+
+    def fetches(update: Update) -> int:
+        place = update.stands[main]
+        return ordinal(place, lengths) + sum(epoch < place.epoch for epoch in lengths)
+
     for _, log, healthy in _pairs(baseline, attempts):
         expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for found in (one for one in log.updates if one.resumed and len(one.stands) > main):
             other = expected.get((found.save, found.optimizer))
             if other is None or len(other.stands) <= main or found.weights != other.weights:
                 continue
-            if other.stands[main] not in healthy.held.get(found.save, ()):
-                apart_by.add(ordinal(found.stands[main], lengths) - ordinal(other.stands[main], lengths))
+            if not _is_between(other, healthy, main):
+                apart_by.add(fetches(found) - fetches(other))
     return apart_by
 
 

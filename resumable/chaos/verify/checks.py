@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._content import split
 from resumable.chaos.digests import SEPARATOR
@@ -24,7 +24,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt, StepRef
+    from resumable.chaos.recorder.ledger import Attempt, Save, StepRef
     from resumable.chaos.verify.history import Key, Step
 
 
@@ -34,11 +34,13 @@ __all__ = [
     "apart",
     "check",
     "check_restarts",
+    "find_remaining",
     "from_the_newest",
     "ranks_agree",
     "same_checkpoints",
     "same_place",
     "same_shares",
+    "same_steps",
     "true_states",
 ]
 
@@ -231,6 +233,40 @@ def each_sample_once(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     return ""
 
 
+def same_steps(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """After a checkpoint, the last launch steps its optimizers as often as the baseline run did after the same one.
+
+    A loop that fetches ahead loses the step of a batch that its loader's state counts, although no batch is missing.
+    """
+    if (one := find_remaining(baseline, attempts)) is None or one.found == one.expected:
+        return ""
+    steps = f"the checkpoint of step {one.save[1]} was followed by {one.found} steps of the optimizers"
+    return f"in launch {attempts[-1].number}, {steps}, but by {one.expected} in the baseline run"
+
+
+class Remaining(NamedTuple):
+    """The number of optimizer steps after a checkpoint from which the last launch resumed, and in the baseline run."""
+
+    save: Save
+    found: int
+    expected: int
+
+
+def find_remaining(baseline: Attempt, attempts: Sequence[Attempt]) -> Remaining | None:
+    """Count the optimizer steps after the last resume; None if the last launch did not finish, or had other weights."""
+    last = attempts[-1]
+    if last.status != 0 or last.killed or is_resized(last, baseline):
+        return None
+    for rank, log in last.ranks.items():
+        healthy = baseline.ranks.get(rank, RankLog(rank, 1))
+        after = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
+        for one in (one for one in log.updates if one.resumed):
+            other = after.get((one.save, one.optimizer))
+            if other is not None and other.weights == one.weights:
+                return Remaining(one.save, log.stepped - one.index, healthy.stepped - other.index)
+    return None
+
+
 def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
     """The final weights equal those of the baseline run, bit for bit; above two ranks, up to rounding."""
     if any(is_resized(attempt, baseline) for attempt in attempts):
@@ -257,6 +293,7 @@ CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
     "same content": same_content,
     "whole history": whole_history,
     "each sample once": each_sample_once,
+    "same steps": same_steps,
     "true states": true_states,
     "same place": same_place,
     "ranks agree": ranks_agree,
