@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from resumable.chaos.launch.runner import Command
+from resumable.chaos.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import as_ranges, make_rows, tell
 from resumable.chaos.verify.checks import from_the_newest
@@ -48,7 +47,7 @@ def outcome(number: int, *, ok: bool, fault: Fault = KILL, text: str = "2 steps 
 
 
 def report(*outcomes: Outcome, notes: tuple[str, ...] = ()) -> Report:
-    made = Report(Command(("python", "train.py", "--name", "<b>")), 7, attempt(0, log(0, 12)), list(notes))
+    made = Report(("python", "train.py", "--name", "<b>"), 7, attempt(0, log(0, 12)), list(notes))
     made.options = {"faults": ["kill", "torn-write"], "points": 2}
     assert list(made.environment)[:4] == ["date", "platform", "python", "resumable"]
     made.environment = {"date": "2026-11-26", "torch": "<2.13>"}

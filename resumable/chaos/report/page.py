@@ -23,9 +23,9 @@ from resumable.chaos.verify.history import steps_of
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resumable.chaos.report.outcome import Outcome, Results
     from resumable.chaos.report.text import Line
     from resumable.chaos.verify.history import Key
+    from resumable.chaos.verify.outcome import Outcome, Results
 
 
 __all__ = ["make_page"]
@@ -95,7 +95,7 @@ def make_page(report: Results) -> str:
     parts = [
         f'<h1 class="{word}">{escape(result)}</h1>',
         *(f"<p>{escape(line)}</p>" for line in coverage),
-        f"<pre>{escape(shlex.join(report.command.words))}</pre>",
+        f"<pre>{escape(shlex.join(report.command))}</pre>",
         *_section("Likely causes", _causes(report.failed), "ul"),
         *_section(title, [_LEGEND, *(_case(outcome, order) for outcome in shown)] if shown else []),
         *_section("More failed cases", [_case(outcome, order) for outcome in others]),
