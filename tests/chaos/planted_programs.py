@@ -1,5 +1,7 @@
 """The programs of `scripts/planted_loop.py`, each with a common bug, and the cause that a chaos run reports.
 
+Programs that fetch a batch ahead are in `scripts/ahead_loop.py`, right ones as well.
+
 `python tests/chaos/planted_programs.py docs/reference/chaos-results.md` runs them and writes the table of that page.
 """
 
@@ -25,7 +27,8 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LOOP = str(Path(__file__).parent / "scripts" / "planted_loop.py")
+SCRIPTS = Path(__file__).parent / "scripts"
+LOOP, AHEAD = str(SCRIPTS / "planted_loop.py"), str(SCRIPTS / "ahead_loop.py")
 TORCH = ["torch", "torch._dynamo"]
 
 
@@ -36,11 +39,13 @@ class Bug(NamedTuple):
         cause: the name of the cause that is to be found.
         what: in words.
         in_resume: the script is right until it resumes.
+        after: number of checkpoints before the kill.
     """
 
     cause: str
     what: str
     in_resume: bool = False
+    after: int = 4
 
 
 TWO = "scheduler not restored, optimizer not restored"
@@ -90,6 +95,19 @@ BUGS = {
     "saved before the average": Bug("a part not restored", "saves before the average of the weights is updated"),
     "counts backwards": Bug("step counter not restored", "the resume saves under the number 0 again"),
 }
+_AHEAD = "fetches ahead"  # programs of the other script
+_LOADERS = ("", ", drop-in", ", without scheduler", ", drop-in, without scheduler")
+RIGHT = ("", *(f"{_AHEAD}{loader}" for loader in _LOADERS))
+BUGS |= {  # after 5 checkpoints, the resumed loop comes to the epoch's end at once, and after 3 it starts there
+    f"{_AHEAD}{loader}, one batch {way}": Bug(
+        f"loader one batch {way}", f"saves the loader's state from {when}", after=3 if "end" in loader else 5
+    )
+    for way, when, loaders in (
+        ("early", "before the batch of the step", _LOADERS),
+        ("late", "after the batch that it fetches ahead", (*_LOADERS, ", drop-in, at an epoch's end")),
+    )
+    for loader in (*loaders, ", with torch.save", ", drop-in, with torch.save")
+}
 UNSORTED = "unsorted files"
 REFUSED = {  # as their two baseline runs differ, so that there is no case
     UNSORTED: "each run lists the files in a different order",
@@ -100,12 +118,12 @@ DIFFERENT = "the baseline runs differ"
 
 @contextmanager
 def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
-    """Give what runs a bug once, killed after the fourth checkpoint; bugs in the resume share a baseline run."""
+    """Give what runs a bug once, killed and resumed; bugs in the resume share a baseline run."""
     with Preload(TORCH) as preload:
 
         def command(bug: str) -> Command:
-            mirror = Mirror(Path(LOOP).parent)
-            return Command((sys.executable, LOOP, "--bug", bug), preload=preload, mirror=mirror)
+            script = AHEAD if bug.startswith(_AHEAD) else LOOP
+            return Command((sys.executable, script, "--bug", bug), preload=preload, mirror=Mirror(SCRIPTS))
 
         @cache
         def baseline(bug: str) -> Any:
@@ -116,7 +134,9 @@ def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
             attempt, seen, notes = baseline("" if not bug or (bug in BUGS and BUGS[bug].in_resume) else bug)
             assert not notes, notes
             place = root / f"case {bug}"
-            case = Case((Launch(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Launch()))
+            written = [number for number, name in enumerate(seen.points, 1) if name == "torch.save.written"]
+            last = (seen.saved or written)[BUGS.get(bug, Bug("", "")).after - 1]
+            case = Case((Launch(Fault("kill", last + 2 * (bug != "evaluation skipped"))), Launch()))
             attempts = run_case(command(bug), case, place)
             return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
 
@@ -135,9 +155,10 @@ def main(page: Path) -> int:
     """Run all programs, and put the table between the marks of a page; return 1 if one was judged wrongly, else 0."""
     rows, wrong = [], 0
     with programs(Path(tempfile.mkdtemp())) as run:
-        for bug in ("", *BUGS, *REFUSED):
+        for bug in (*RIGHT, *BUGS, *REFUSED):
             cells = judge(bug, run)
-            wrong += cells[2] != ("yes" if bug else "no")
+            wrong += cells[2] != ("no" if bug in RIGHT else "yes")
+            wrong += bug in BUGS and cells[3] != f"`{BUGS[bug].cause}`"
             rows.append(f"| {' | '.join(cells)} |")
             print(rows[-1], flush=True)  # noqa: T201  # it takes minutes
     table = "\n".join((HEAD, "| --- | --- | --- | --- |", *rows))

@@ -15,6 +15,7 @@ from resumable.chaos.verify.history import (
     effective_history,
     first_elsewhere,
     is_resized,
+    same_step,
     steps_of,
     without_a_place,
 )
@@ -23,7 +24,7 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resumable.chaos.ledger import Attempt, Save, StepRef
+    from resumable.chaos.ledger import Attempt, Save, StepRef, Update
     from resumable.chaos.plan import Case
     from resumable.chaos.verify.history import Key, Step
 
@@ -245,26 +246,55 @@ def same_steps(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 class Remaining(NamedTuple):
-    """The number of optimizer steps after a checkpoint from which the last launch resumed, and in the baseline run."""
+    """How often the optimizers stepped after a checkpoint.
+
+    Args:
+        save: the checkpoint, from which the last launch resumed.
+        found: number of steps of that launch.
+        expected: number of steps in the baseline run.
+        first: the first of these.
+    """
 
     save: Save
     found: int
     expected: int
+    first: Update
 
 
 def find_remaining(baseline: Attempt, attempts: Sequence[Attempt]) -> Remaining | None:
-    """Count the optimizer steps after the last resume; None if the last launch did not finish, or had other weights."""
+    """Count the steps of the optimizers after the last resume.
+
+    Returns:
+        None if the last launch did not finish, or did not continue from a checkpoint with the weights of the baseline
+        run, or if that is unknown.
+    """
     last = attempts[-1]
     if last.status != 0 or last.killed or is_resized(last, baseline):
         return None
     for rank, log in last.ranks.items():
         healthy = baseline.ranks.get(rank, RankLog(rank, 1))
-        after = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for one in (one for one in log.updates if one.resumed):
-            other = after.get((one.save, one.optimizer))
+            other = same_step(healthy, one)
             if other is not None and other.weights == one.weights:
-                return Remaining(one.save, log.stepped - one.index, healthy.stepped - other.index)
+                return Remaining(one.save, log.stepped - one.index, healthy.stepped - other.index, other)
+        if not log.stepped and (known := _known_steps(log, healthy)):
+            first = max(known, key=lambda one: one.index)
+            return Remaining(first.save, 0, healthy.stepped - first.index, first)
     return None
+
+
+def _known_steps(log: RankLog, healthy: RankLog) -> list[Update]:
+    """Return the steps of the baseline run after the checkpoints that a launch read.
+
+    Nothing if one of them was not followed by a step each time it was saved: the launch may have nothing left to do.
+    """
+    found: list[Update] = []
+    for save in log.resumed:
+        after = [one for one in healthy.updates if one.save == save and not one.resumed and not one.optimizer]
+        if len(after) != len(healthy.parts.get(save, ())):
+            return []
+        found += after
+    return found
 
 
 def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
