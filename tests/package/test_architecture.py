@@ -19,16 +19,15 @@ ROOT = Path(__file__).parents[2]
 
 # From the bottom to the top: each floor with its rooms, and each room with its parts.
 FLOORS = tomllib.loads((ROOT / "docs/internals/rooms.toml").read_text(encoding="utf-8"))["floors"]
-# What each room of `chaos` imports from the others; what only type checkers see counts here, too. A lower room comes
-# first. Nobody but `launch` imports what runs in the watched process, and of that only the guard.
+# The rooms of `chaos`, each with the rooms that it may import; imports for type checkers count as well. A lower room
+# comes first. Only `launch` imports code of the watched process: the guard.
 ROOMS = {
-    "processes": set(),
     "ledger": set(),
     "digests": set(),
-    "recorder": {"processes", "ledger", "digests"},
+    "recorder": {"ledger", "digests"},
     "plan": {"ledger"},
     "inventory": {"ledger", "digests"},
-    "launch": {"processes", "ledger", "digests", "recorder.guard", "plan", "inventory"},
+    "launch": {"ledger", "digests", "recorder.guard", "plan", "inventory"},
     "verify": {"ledger", "digests", "plan", "inventory"},
     "report": {"ledger", "plan", "verify"},
     "campaign": {"ledger", "plan", "inventory", "launch", "verify", "report"},

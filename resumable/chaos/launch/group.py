@@ -10,8 +10,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
+from resumable._processes import PATIENCE, POLL, kill_all, living_members, look_at
 from resumable.chaos.ledger import read_events
-from resumable.chaos.processes import PATIENCE, POLL, kill_all, living_members, state_of
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 
@@ -143,7 +143,7 @@ class Group:
         if now - self._looked < _LOOK:
             return False
         self._looked = now
-        return any(state_of(member) in {"T", "t"} for member in self._members())
+        return any((stat := look_at(member)) is not None and stat.is_stopped for member in self._members())
 
 
 def _start(

@@ -26,8 +26,8 @@ from typing import TYPE_CHECKING, Any
 
 from resumable import failpoints
 from resumable._order.world import World
+from resumable._processes import living_members
 from resumable.chaos.ledger import Writer
-from resumable.chaos.processes import living_members
 from resumable.chaos.recorder import guard
 from resumable.chaos.recorder.guard import GUARD
 from resumable.chaos.recorder.guard.writers import is_remote, refuse_remote
