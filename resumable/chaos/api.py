@@ -83,9 +83,8 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
         resize: numbers of ranks of successive launches.
         jobs: number of cases that run at the same time.
         directory: directory for the report and the failed cases. Files of the previous campaign are removed.
-        patience: seconds without progress after which a launch is killed. If the baseline runs are silent for longer
-            than a twentieth of it, twenty times as long as they are; they themselves may be silent for twenty times as
-            long as `patience`, since nothing tells how slow a start on a busy machine is.
+        patience: seconds without progress after which a launch is killed, or 20 times the longest silence of the
+            baseline runs if that is more. The baseline runs themselves may be silent for 20 times as long.
         grace: seconds from SIGTERM to SIGKILL.
         limit: time limit of one launch in seconds.
         preload: modules, such as torch, that are imported once for all launches of a Python program. Each launch is

@@ -143,7 +143,7 @@ class Update(NamedTuple):
         state: parts of the optimizer's state before the step.
         stands: positions of the loaders.
         backward: whether gradients were computed since the checkpoint was saved.
-        index: number of steps of all optimizers before it, since the first batch.
+        before: number of steps of all optimizers before it, since the first batch.
     """
 
     resumed: bool
@@ -153,7 +153,7 @@ class Update(NamedTuple):
     state: dict[str, str]
     stands: tuple[StepRef, ...]
     backward: bool = False
-    index: int = 0
+    before: int = 0
 
 
 @dataclass

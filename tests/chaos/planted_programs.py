@@ -101,7 +101,7 @@ BUGS = {
 _AHEAD = "fetches ahead"  # programs of the other script
 _LOADERS = ("", ", drop-in", ", without scheduler", ", drop-in, without scheduler")
 RIGHT = ("", *(f"{_AHEAD}{loader}" for loader in _LOADERS))
-BUGS |= {  # after 5 checkpoints, the resumed loop comes to the epoch's end at once, and after 3 it starts there
+BUGS |= {  # after 5 checkpoints, the first step of the resumed loop is an epoch's last one; after 3, an epoch ended
     f"{_AHEAD}{loader}, one batch {way}": Bug(
         f"loader one batch {way}", f"fetches a batch ahead and {what}", after=3 if "end" in loader else 5
     )

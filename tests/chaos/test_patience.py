@@ -38,7 +38,7 @@ def test_a_launch_may_be_silent(patience: float, silence: float | None, killed: 
 def test_the_baseline_run_is_measured(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """Its longest silence is kept for a replay.
 
-    The output of the chaos run goes to a file in the project, which is mirrored at another length in each case.
+    The output of the chaos run goes to a file in the project, whose copy in each case has a different length.
     """
     monkeypatch.chdir(tmp_path)
     output = Path("out.txt")

@@ -55,8 +55,7 @@ class Command:
 
     Args:
         words: the command and its arguments. `{dir}` is replaced with a directory, `{ranks}` with the number of ranks.
-        patience: seconds without progress after which a process counts as hanging, unless the baseline run was silent
-            for more than a twentieth of that.
+        patience: seconds without progress after which a process counts as hanging, if not `longest_silence`.
         grace: seconds from SIGTERM to SIGKILL.
         limit: time limit of one launch in seconds.
         preload: forks each launch; None to launch the command directly.
@@ -79,7 +78,7 @@ class Command:
         """Seconds without progress after which a process is killed.
 
         A start that imports a framework is silent for seconds, and on a busy machine for minutes. The baseline run
-        shows how long this program is silent; until it has run, that may be as long as the patience.
+        shows for how long this program is silent. Before that, as long as the patience is expected.
         """
         expected = self.patience if self.silence is None else self.silence
         return max(self.patience, _SLOWER * expected)

@@ -285,7 +285,7 @@ class Updates:
                 after["store"] = new
 
     def _await_gradients(self) -> None:
-        """Notice which optimizers' weights receive gradients after a checkpoint: a save may come before the step."""
+        """Notice which optimizers' weights receive gradients after a checkpoint: a save may precede the step."""
         self._forget_gradients()
         for number, reference in enumerate(self._known):
 

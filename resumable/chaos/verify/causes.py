@@ -425,7 +425,7 @@ def _is_between(update: Update, healthy: RankLog, main: int) -> bool:
 def steps_apart(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
     """Return by how many batches the loader was apart at the first optimizer steps after a resume, with equal weights.
 
-    The end of an epoch counts as a batch, because a loop that fetches ahead has come to it, or not. A save between a
+    The end of an epoch counts as a batch, because a loop that fetches ahead may have reached it. A save between a
     batch and its step is left out.
     """
     main, lengths, apart_by = main_of(baseline), lengths_of(baseline), set()

@@ -276,17 +276,17 @@ def find_remaining(baseline: Attempt, attempts: Sequence[Attempt]) -> Remaining 
         for one in (one for one in log.updates if one.resumed):
             other = same_step(healthy, one)
             if other is not None and other.weights == one.weights:
-                return Remaining(one.save, log.stepped - one.index, healthy.stepped - other.index, other)
+                return Remaining(one.save, log.stepped - one.before, healthy.stepped - other.before, other)
         if not log.stepped and (known := _known_steps(log, healthy)):
-            first = max(known, key=lambda one: one.index)
-            return Remaining(first.save, 0, healthy.stepped - first.index, first)
+            first = max(known, key=lambda one: one.before)
+            return Remaining(first.save, 0, healthy.stepped - first.before, first)
     return None
 
 
 def _known_steps(log: RankLog, healthy: RankLog) -> list[Update]:
     """Return the steps of the baseline run after the checkpoints that a launch read.
 
-    Nothing if one of them was not followed by a step each time it was saved: the launch may have nothing left to do.
+    Nothing if no step followed a save of one of them: the launch may have nothing left to do.
     """
     found: list[Update] = []
     for save in log.resumed:
