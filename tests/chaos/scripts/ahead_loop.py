@@ -1,7 +1,7 @@
 """A loop of torch that fetches a batch before it trains on the one before.
 
 It resumes exactly if it saves the loader's state from before that fetch. `--bug` says whether that is "one batch early"
-or "one batch late", whether the loader is the "drop-in", and whether it saves "with torch.save" and "without scheduler".
+or "one batch late", whether the loader is the "drop-in", and if it saves "with torch.save" and "without scheduler".
 """
 
 from __future__ import annotations
