@@ -107,8 +107,8 @@ CAUSES = (
     ),
     _cause(
         "loader one batch late",
-        "epoch behind",
-        "{epoch behind} is the number of an epoch whose end is already in the loader's state, so a resume trains one "
+        "epoch ended",
+        "{epoch ended} is the number of an epoch whose end is already in the loader's state, so a resume trains one "
         "epoch more: the state is probably taken after the loop fetched ahead. Take it before that fetch",
     ),
     _cause(
@@ -262,7 +262,7 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # no place             a launch got a checkpoint without the state of a loader, and trained
 # place earlier, later a checkpoint has a different position of the loader than the baseline run at the same step; or a
 #                      file saved at the same position has counters of earlier or later steps (`signs_of_counts`)
-# epoch behind         launches train on a later epoch than the baseline run, and resumed from a checkpoint in which the
+# epoch ended          launches train on a later epoch than the baseline run, and resumed from a checkpoint in which the
 #                      loader is at the start of an epoch, while a counter of epochs has the number of the one before
 # other place          a loader resumed at a position that is in no checkpoint with the loaded weights
 # counts backwards     a store rejected a step
@@ -355,7 +355,7 @@ def _signs_of_epochs(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator
             ends = [place.epoch - 1 for place in healthy.held.get(save, ())[main : main + 1] if not place.step]
             parts = healthy.parts.get(save, [{}])[-1]
             counters = [path for path in sorted(parts) if [parts[path]] == [str(end) for end in ends]]
-            yield from (("epoch behind", path) for path in counters if _counts_epochs(path, healthy, main))
+            yield from (("epoch ended", path) for path in counters if _counts_epochs(path, healthy, main))
 
 
 def _counts_epochs(path: str, healthy: RankLog, main: int) -> bool:
@@ -397,7 +397,7 @@ def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterato
     lost = remaining.expected - remaining.found if remaining else 0
     for by in steps_apart(baseline, attempts):
         yield from _shifted(lost if lost * by > 0 else by)
-    if remaining and not remaining.found:  # it did no step: was it already behind the batch of the next one?
+    if remaining and not remaining.found:  # it did no step: was it already after the batch of the next one?
         began, stands = [log.loaded.get(main) for log in attempts[-1].ranks.values()], remaining.first.stands[main:]
         if began and began[0] and stands and ordinal(began[0], lengths) >= ordinal(stands[0], lengths):
             yield from _shifted(lost)
