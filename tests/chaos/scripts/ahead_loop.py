@@ -53,7 +53,8 @@ def train(inputs: torch.Tensor, targets: torch.Tensor) -> None:
     """Do a step."""
     global step  # noqa: PLW0603  # as scripts do
     optimizer.zero_grad()
-    torch.nn.functional.cross_entropy(model(inputs), targets).backward()
+    loss: Any = torch.nn.functional.cross_entropy(model(inputs), targets)
+    loss.backward()
     optimizer.step()
     if "scheduler" in parts:
         parts["scheduler"].step()
