@@ -136,17 +136,17 @@ class Mirror:
             work: a folder that does not exist, in the directory of the case.
 
         Returns:
-            The copies with their stamps, which are inputs unless they change. A file of the project may have changed
-            since the last case, as the output of the chaos run itself does if it goes to a file there.
+            The modification time and size of each copy, which is an input unless they change. A file in the folder may
+            grow from case to case: the output of the chaos run itself, for example.
         """
         work.mkdir()
+        inputs: dict[Path, tuple[int, int]] = {}
         for name in self._folders:
             (work / name).mkdir(parents=True)
-        copies: dict[Path, tuple[int, int]] = {}
         for name in self._copies:
             with suppress(OSError):  # it is gone, or may not be read
                 stat = Path(shutil.copy2(self.project / name, work / name)).stat()
-                copies[work / name] = (stat.st_mtime_ns, stat.st_size)
+                inputs[work / name] = (stat.st_mtime_ns, stat.st_size)
         for name in self._links:
             (work / name).symlink_to(os.path.realpath(self.project / name))
         for name, target in self._inner.items():
@@ -154,7 +154,7 @@ class Mirror:
         for path in self._siblings():  # `../data` exists next to the mirror
             with suppress(OSError):
                 (work.parent / path.name).symlink_to(path)
-        return copies
+        return inputs
 
     def _siblings(self) -> Iterator[Path]:
         with suppress(OSError):

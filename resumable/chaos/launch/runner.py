@@ -100,8 +100,8 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         reaper: kills the processes if this process ends.
 
     Returns:
-        The record of each launch, including those by an agent in the command. The last one has finished, or failed on
-        its own.
+        The record of each launch, including restarts that an agent in the command made. The last one has finished, or
+        failed on its own.
 
     Raises:
         ConfigurationError: the command was stopped because it would have resumed or changed a real run.
