@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,7 +83,8 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
         resize: numbers of ranks of successive launches.
         jobs: number of cases that run at the same time.
         directory: directory for the report and the failed cases. Files of the previous campaign are removed.
-        patience: seconds without progress after which a launch is killed.
+        patience: seconds without progress after which a launch is killed, or 20 times the longest silence of the
+            baseline runs if that is more. The baseline runs themselves may be silent for 20 times as long.
         grace: seconds from SIGTERM to SIGKILL.
         limit: time limit of one launch in seconds.
         preload: modules, such as torch, that are imported once for all launches of a Python program. Each launch is
@@ -128,6 +130,8 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
         if tell:
             tell("Two baseline runs come first, to find the failpoints and to compare with.")
         baseline, found, notes = survey(ours, root / BASELINE, starts, reaper)
+        ours = replace(ours, silence=baseline.silence)
+        write_record(root, ours, seed, starts)
         notes += [f"of an earlier run, and not in the cases: {few(mirror.left_out)}"] * bool(mirror.left_out)
         each = (time.monotonic() - began) / 2
         kinds = choose_kinds(kinds, found)

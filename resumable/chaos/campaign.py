@@ -67,6 +67,7 @@ def survey(
     """
     attempt, again = (_run_baseline(command, directory / str(number), ranks[0], reaper) for number in range(2))
     notes = drop_what_differs(attempt, again)
+    attempt.silence = max(attempt.silence, again.silence)
     leader = attempt.ranks[min(attempt.ranks)]
     notes += check_seen(leader, ranks)
     workers = max(attempt.workers, key=len, default=[])
@@ -290,6 +291,7 @@ def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]
         "format": _FORMAT,
         "command": command.words,
         "patience": command.patience,
+        "silence": command.silence,
         "grace": command.grace,
         "limit": command.limit,
         "ignore": command.ignore,
@@ -349,6 +351,7 @@ def read_record(place: Path) -> Record:
         values["limit"],
         ignore=tuple(values.get("ignore", ())),
         mirror=Mirror(Path(values["directory"]) if Path(values["directory"]).is_dir() else Path.cwd(), place.parent),
+        silence=values.get("silence"),
     )
     notes = _compare_scripts(values)
     first, second = (_read_baseline(place.parent / BASELINE / str(number), place) for number in range(2))

@@ -24,8 +24,10 @@ wrote      name, store, step, places, parts, lost,    it is complete: its path i
            generators, aside                          instead of a store; whether another thread wrote it
 renamed    old, series, name, store, step, aside      a saved file has a new name and a new series
 unnamed                                               something was saved to no file
+stepped                                               a step of an optimizer, after the first batch
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
-           optimizer_parts, stands                    restored: its state before that step
+           optimizer_parts, stands, backward          restored: its state before that step, and whether gradients were
+                                                      computed since the checkpoint
 file       path                                       a file of a checkpoint on its way to disk
 save       step, places                               a checkpoint of the Trainer
 model      elements                                   number of parameters that PyTorch trains here, if any
@@ -140,6 +142,8 @@ class Update(NamedTuple):
         weights: their parts before the step.
         state: parts of the optimizer's state before the step.
         stands: positions of the loaders.
+        backward: whether gradients were computed since the checkpoint was saved.
+        before: number of steps of all optimizers before it, since the first batch.
     """
 
     resumed: bool
@@ -148,6 +152,8 @@ class Update(NamedTuple):
     weights: dict[str, str]
     state: dict[str, str]
     stands: tuple[StepRef, ...]
+    backward: bool = False
+    before: int = 0
 
 
 @dataclass
@@ -167,6 +173,7 @@ class RankLog:
         drawn: digests of the global RNGs at the delivery of each batch, for its loader and position.
         loops: line of the program's loop to which a batch was delivered, and whether it counts with `enumerate`.
         updates: first steps of optimizers after a checkpoint was saved or restored.
+        stepped: number of steps of all optimizers since the first batch.
         restored: root and step of each checkpoint that a store returned.
         resumed: the same with the names of the stores, if there was a checkpoint.
         saved_places: positions of the loaders in each checkpoint of a store, by root and step.
@@ -205,6 +212,7 @@ class RankLog:
     drawn: dict[tuple[int, StepRef], dict[str, str]] = field(default_factory=dict)
     loops: dict[tuple[int, StepRef], tuple[str, bool]] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
+    stepped: int = 0
     restored: list[tuple[str, int | None]] = field(default_factory=list)
     resumed: list[Save] = field(default_factory=list)
     saved_places: dict[tuple[str, int], list[StepRef]] = field(default_factory=dict)
@@ -361,7 +369,11 @@ class RankLog:
         save = (event["store"], event["step"])
         stands = tuple(_place(place) for place in event["stands"])
         parts = (event["weights"], event["optimizer_parts"])
-        self.updates.append(Update(event["after"] == "restored", save, event["optimizer"], *parts, stands))
+        about = (event.get("backward", False), self.stepped - 1)  # missing in older records
+        self.updates.append(Update(event["after"] == "restored", save, event["optimizer"], *parts, stands, *about))
+
+    def _add_stepped(self, _: dict[str, Any]) -> None:
+        self.stepped += 1
 
     def _add_fire(self, event: dict[str, Any]) -> None:
         self.fired.append(event["fault"])
@@ -421,6 +433,7 @@ class Attempt:
         fired: whether its fault happened.
         status: exit status of the command, negative for a signal.
         killed: why the chaos run killed it, if it did.
+        silence: seconds for which it made no progress, at most.
         orphans: processes that outlived it.
         unloadable: committed checkpoints that cannot be loaded after it, in words.
         output: the end of its output.
@@ -440,6 +453,7 @@ class Attempt:
     fired: bool = False
     status: int | None = None
     killed: str = ""
+    silence: float = 0.0
     orphans: list[int] = field(default_factory=list)
     unloadable: list[str] = field(default_factory=list)
     output: str = ""

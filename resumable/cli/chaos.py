@@ -96,8 +96,8 @@ def _add_run(actions: Any) -> None:
     )
     add("--preload", default="", metavar="MODULE,...", help="import these modules once, such as torch, and fork each "
         "launch of a Python program from there; saves seconds (default: launch the command directly)")  # fmt: skip
-    add("--patience", type=float, default=60.0, metavar="SECONDS", help="time without progress that counts as a hang "
-        "(default: 60)")  # fmt: skip
+    add("--patience", type=float, default=60.0, metavar="SECONDS", help="time without progress that counts as a hang, "
+        "or 20 times the longest of the baseline run if that is more (default: 60)")  # fmt: skip
     add("--grace", type=float, default=5.0, metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
     add("--limit", type=float, default=3600.0, metavar="SECONDS", help="time limit of one launch (default: 3600)")
     add = parser.add_argument_group("results").add_argument

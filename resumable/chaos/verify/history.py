@@ -11,7 +11,7 @@ from resumable.chaos.plan import main_loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.ledger import Attempt, Batch, Save, StepRef
+    from resumable.chaos.ledger import Attempt, Batch, RankLog, Save, StepRef, Update
 
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ordinal",
     "prefixes",
     "retrained",
+    "same_step",
     "saves_of",
     "steps_of",
     "without_a_place",
@@ -103,6 +104,16 @@ def begun(attempt: Attempt) -> dict[int, StepRef]:
         for loader, place in log.begun.items():
             places[loader] = min(places.get(loader, place), place)
     return places
+
+
+def same_step(healthy: RankLog, found: Update) -> Update | None:
+    """Return the first step of an optimizer after the same checkpoint in the baseline run.
+
+    A file may be saved several times at a position of its loader; then the step with the same weights counts.
+    """
+    known = (one for one in healthy.updates if not one.resumed)
+    after = [one for one in known if (one.save, one.optimizer) == (found.save, found.optimizer)]
+    return next((one for one in after if one.weights == found.weights), after[-1] if after else None)
 
 
 class Elsewhere(NamedTuple):
