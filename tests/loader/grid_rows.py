@@ -6,7 +6,9 @@ A group is what one process imports. Each row makes a Loader over a new source; 
 from __future__ import annotations
 
 import functools
+import itertools
 import os
+import random
 from functools import partial
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -158,6 +160,16 @@ class FileOrder:
         return (file.name for file in self.files)
 
 
+class Echo:
+    """A dataset of whatever it is asked for."""
+
+    def __len__(self) -> int:
+        return 12
+
+    def __getitem__(self, asked: Any) -> Any:
+        return asked, random.random()
+
+
 def past(folder: Path) -> Rows:
     """Return sources that depend on their past, as iterables, in a DataLoader, and as the sampler of one."""
     import past_sources as past  # noqa: PLC0415  # a group imports what it needs
@@ -177,7 +189,7 @@ def past(folder: Path) -> Rows:
     def ordered(source: Any) -> Loader[Any]:
         kind = type(source)
         source.__class__ = type(kind.__name__, (kind, Sampler), {})
-        return resumable.wrap(DataLoader(past.SAMPLES, sampler=source, batch_size=3), seed=3)
+        return resumable.wrap(DataLoader(Echo(), sampler=source, batch_size=3), seed=3)
 
     made: dict[str, Callable[[], Any]] = {
         **past.DEPENDENT,
@@ -199,6 +211,7 @@ DRAWN = (ANOTHER, "rejected", "different, warned")
 OUTCOMES = {
     "Late": ("exact", "rejected", "different, warned"),  # it counts at the end of an epoch, and an error may come first
     "EveryThird": ("exact", "different, warned"),
+    "Tracked": ("exact, warned", "rejected"),  # `wrap` warns of each subclass with its own __iter__
     "Statistics": ("exact", "exact, warned"),  # it counts without an effect, which nobody can know
     "Clock": (ANOTHER, "rejected"),
     "SetOrder": DRAWN,
@@ -207,6 +220,8 @@ OUTCOMES = {
 
 
 # ---------------------------------------------------------------------- frameworks
+
+CALLING = ("exact, warned", "rejected", "different, warned")  # `wrap` warns of Python in a pipeline
 
 
 def dali(folder: Path) -> Rows:
@@ -248,13 +263,17 @@ def dali(folder: Path) -> Rows:
         "object that holds a reader": Row(
             lambda: resumable.wrap(calls.Epochs(calls.numpy_reader(numbers))), UNWRAPPED, "Epochs reads"
         ),
-        "Python that depends on the index": Row(lambda: resumable.wrap(calls.reading(calls.Fresh))),
-        "Python that shuffles in place": Row(
-            lambda: resumable.wrap(calls.reading(calls.ShufflesInPlace)), REJECTED, "ShufflesInPlace"
+        "Python that depends on the index": Row(
+            lambda: resumable.wrap(calls.reading(calls.Fresh)), ("exact, warned",), "calls Python"
         ),
-        "Python that counts": Row(lambda: resumable.wrap(calls.reading(calls.Counts)), REJECTED, "Counts"),
-        "Python that remembers": Row(lambda: resumable.wrap(calls.calling(calls.remembering)), REJECTED, "seen"),
-        "Python that draws": Row(lambda: resumable.wrap(calls.calling(calls.noisy)), (ANOTHER, "rejected"), "DALI"),
+        "Python that shuffles in place": Row(
+            lambda: resumable.wrap(calls.reading(calls.ShufflesInPlace)), CALLING, "order|dali"
+        ),
+        "Python that counts": Row(lambda: resumable.wrap(calls.reading(calls.Counts)), CALLING, "calls|dali"),
+        "Python that remembers": Row(lambda: resumable.wrap(calls.calling(calls.remembering)), CALLING, "seen|dali"),
+        "Python that draws": Row(
+            lambda: resumable.wrap(calls.calling(calls.noisy)), (f"{ANOTHER}, warned", *CALLING[1:]), "generator|dali"
+        ),
     }
 
 
@@ -267,6 +286,10 @@ def tensorflow(_: Path) -> Rows:
 
     def replayed() -> Any:
         return tfdata.source(pipelines.of_epoch, strategy="replay")
+
+    def counting() -> Any:
+        calls = itertools.count()
+        return tf.data.Dataset.range(7).map(lambda x: tf.numpy_function(lambda x: x + next(calls), [x], tf.int64))
 
     def distributed() -> Any:
         return tf.distribute.OneDeviceStrategy("/cpu:0").experimental_distribute_dataset(pipelines.typical())
@@ -287,9 +310,13 @@ def tensorflow(_: Path) -> Rows:
         "as_numpy_iterator()": lambda: pipelines.typical().as_numpy_iterator(),
         "distributed dataset": distributed,
     }
-    return {name: Row(lambda make=make: resumable.wrap(make())) for name, make in makes.items()} | {
-        name: Row(lambda make=make: resumable.wrap(make()), UNWRAPPED, "not a tf.data.Dataset")
-        for name, make in refused.items()
+    return {
+        "Python that counts": Row(lambda: resumable.wrap(counting()), CALLING, "Python|element"),
+        **{name: Row(lambda make=make: resumable.wrap(make())) for name, make in makes.items()},
+        **{
+            name: Row(lambda make=make: resumable.wrap(make()), UNWRAPPED, "not a tf.data.Dataset")
+            for name, make in refused.items()
+        },
     }
 
 

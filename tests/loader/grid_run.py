@@ -79,12 +79,10 @@ def saved(row: Row) -> dict[str, Any]:
 
 
 def resumed(row: Row, state: bytes) -> dict[str, Any]:
-    """Return what follows a state, or the error, and the warnings."""
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore")
-        loader = row.make()
+    """Return what follows a state, or the error, and the warnings, those of `wrap` included."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
+        loader = row.make()
         try:
             loader.load_state_dict(pickle.loads(state))  # noqa: S301  # a state of our own
             rest = read(loader)
