@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import TYPE_CHECKING, Any
 
 import resumable
@@ -69,7 +70,7 @@ class Guarded:
 
     def __init__(self, source: str, workers: int, batches: int, checks: Any) -> None:
         case = Case(length=batches * 64, workers=workers)
-        self._make = lambda: self._wrap(source, case, checks)
+        self._make: Callable[[], Any] = partial(self._wrap, source, case, checks)
         self._batches = batches
         self._loader = self._make()
         self._epochs = self._loader.epochs(1 << 40)
@@ -79,7 +80,7 @@ class Guarded:
 
     @staticmethod
     def _wrap(source: str, case: Case, checks: Any) -> Any:
-        own = {} if source == "DataLoader" else {"batch_size": case.batch}
+        own: dict[str, Any] = {} if source == "DataLoader" else {"batch_size": case.batch}
         return resumable.wrap(_SOURCES[source](case), seed=0, checks=checks, **own)
 
     def epoch(self, *, saves: bool) -> dict[str, float]:

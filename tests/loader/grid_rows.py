@@ -202,8 +202,8 @@ def past(folder: Path) -> Rows:
         rows[name] = Row(lambda make=make: resumable.wrap(make(), batch_size=3, seed=3), outcomes, name)
         if name not in {"closure", "Tracked"}:
             rows[f"{name} in a DataLoader"] = Row(lambda make=make: stream(make()), outcomes, name)
-    for name in ("Counter", "InPlace", "OwnRandom", "OwnTorch", "KeepsIterator", "Thread"):
-        rows[f"{name} as a sampler"] = Row(lambda make=made[name]: ordered(make()), EXACT, name)
+        if name in ORDERS:
+            rows[f"{name} as a sampler"] = Row(lambda make=make: ordered(make()), ORDERS[name], f"{name}|Echo")
     return rows
 
 
@@ -214,6 +214,14 @@ OUTCOMES = {
     "Tracked": ("exact, warned", "rejected"),  # `wrap` warns of each subclass with its own __iter__
     "Statistics": ("exact", "exact, warned"),  # it counts without an effect, which nobody can know
     "Clock": (ANOTHER, "rejected"),
+    "SetOrder": DRAWN,
+    "FileOrder": DRAWN,
+}
+# As a sampler, whose indices of earlier epochs are drawn again.
+ORDERS = {
+    **dict.fromkeys(("Counter", "InPlace", "OwnRandom", "Cache", "KeepsIterator"), EXACT),
+    "Thread": ("exact, warned",),  # it cannot be copied
+    "Clock": DRAWN,
     "SetOrder": DRAWN,
     "FileOrder": DRAWN,
 }
@@ -327,8 +335,8 @@ def tfds(_: Path) -> Rows:
     from tfds_builders import folder  # noqa: PLC0415
     from torch.utils.data import DataLoader  # noqa: PLC0415
 
-    def builder() -> Any:
-        return tensorflow_datasets.builder_from_directory(folder("shapes", "array_record"))
+    def builder(file_format: str = "array_record") -> Any:
+        return tensorflow_datasets.builder_from_directory(folder("shapes", file_format))
 
     given: dict[str, Any] = {"batch_size": 4, "shuffle": True, "transform": splits.without_boxes}
     decoded = given | {"transform": splits.augment}
@@ -342,7 +350,7 @@ def tfds(_: Path) -> Rows:
         ),
         "builder": Row(lambda: resumable.wrap(builder()), UNWRAPPED, "builder"),
         "as_numpy()": Row(
-            lambda: resumable.wrap(tensorflow_datasets.as_numpy(builder().as_dataset("train[:11]"))),
+            lambda: resumable.wrap(tensorflow_datasets.as_numpy(builder("tfrecord").as_dataset("train[:11]"))),
             UNWRAPPED,
             "not a tf.data.Dataset",
         ),

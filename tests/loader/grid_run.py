@@ -120,7 +120,7 @@ def tried(work: Callable[[], Any]) -> Any:
 
 def save(group: str, rows: dict[str, Row], path: Path, do: Callable[..., Any]) -> dict[str, Any]:
     """Save the states of all rows, and return which are read differently without a save, or not as the table says."""
-    wrong, kept = {}, {}
+    wrong, kept = dict[str, dict[str, Any]](), {}
     for name, row in rows.items():
         one = do(partial(saved, row))
         missing = {kind for kind, place in ROW_OF.items() if place == (group, name)} - set(one.get("used", ()))
@@ -128,12 +128,12 @@ def save(group: str, rows: dict[str, Row], path: Path, do: Callable[..., Any]) -
             plain = do(lambda row=row: {"run": read(row.make())})
             kept[name] = one["run"], one["states"]
             if plain != {"run": one["run"]} and ANOTHER not in row.outcomes:
-                wrong[name] = {"without a save": plain}
+                wrong[name] = {"without a save": str(plain)[-2000:]}
         else:
             told = one.get("told") or ["failed", one["failed"]]
             wrong[name] = unexpected(row, {"wrapped": told})
         if missing:
-            wrong[name] = {"not read by": sorted(missing)}
+            wrong.setdefault(name, {})["not read by"] = sorted(missing)
     path.write_bytes(pickle.dumps(kept))
     return wrong
 
