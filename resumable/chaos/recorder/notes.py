@@ -1,4 +1,4 @@
-"""The record of each failpoint: the fields of its event, as listed in `events.py`."""
+"""The record of each failpoint: the fields of its event, as listed in `ledger.py`."""
 
 from __future__ import annotations
 
@@ -18,9 +18,10 @@ import numpy as np
 from resumable._inspect.states import find_states
 from resumable._order.world import World
 from resumable.chaos.digests import digest_samples, digest_weights, is_lost, parts_of
+from resumable.chaos.ledger import series_of
 from resumable.chaos.recorder.guard import GUARD
 from resumable.chaos.recorder.guard.files import find_line
-from resumable.chaos.recorder.saves import is_in_order, name_of, plain, series_of, step_in, without_states
+from resumable.chaos.recorder.saves import is_in_order, name_of, plain, step_in, without_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable

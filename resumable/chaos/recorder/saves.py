@@ -7,7 +7,6 @@ time, or always be the same.
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from contextlib import contextmanager
@@ -16,17 +15,15 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from resumable._inspect.states import find_states
 from resumable._state import is_state
-from resumable.chaos.recorder.events import read_events
+from resumable.chaos.ledger import read_events, series_of
 from resumable.chaos.recorder.guard import GUARD
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Saves", "name_of", "series_of", "torn"]
+__all__ = ["Saves", "name_of", "torn"]
 
-_NUMBER = re.compile(r"\d+(\.\d+)*")
-_VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's suffix for a name that is already taken
 _FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
 _MEMORY = "<memory>"  # the series of content saved to memory, which the script then writes, sends or compresses
 _SHARED = ".distcp"  # a file of torch.distributed.checkpoint, which calls torch.save for each tensor in it
@@ -56,15 +53,6 @@ def name_of(path: Any) -> str:
     if path is MEMORY:
         return _MEMORY
     return GUARD.name(path)
-
-
-def series_of(name: str) -> str:
-    """Return a name without its numbers.
-
-    >>> series_of("checkpoints/epoch=2-loss=0.31.ckpt")
-    'checkpoints/epoch=*-loss=*.ckpt'
-    """
-    return _NUMBER.sub("*", _VERSION.sub("", name))
 
 
 class _Held(NamedTuple):
@@ -162,7 +150,7 @@ class Saves:
 
     @staticmethod
     def _replay(known: dict[str, _Held], path: Path) -> None:
-        for event in read_events(path)[0]:
+        for event in read_events(path):
             if event["kind"] in {"wrote", "renamed"}:
                 known.pop(event.get("old", ""), None)
                 known[event["name"]] = _Held(event["store"], event["step"], event["aside"])

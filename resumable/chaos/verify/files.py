@@ -9,15 +9,15 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from resumable._content import UNCOMPARED, compare, split, topmost
-from resumable.chaos.launch.inventory import CURSOR
+from resumable.chaos.inventory import CURSOR
 from resumable.chaos.verify.history import Compared, is_resized
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from resumable.chaos.ledger import Attempt, Left
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt, Left
 
 
 __all__ = [

@@ -27,7 +27,7 @@ from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
 from resumable._state import is_state
 from resumable.chaos.digests import weight_sketch
-from resumable.chaos.recorder.ledger import Left
+from resumable.chaos.ledger import Left
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 from resumable.errors import ResumableError
 
