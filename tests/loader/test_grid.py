@@ -22,7 +22,7 @@ from resumable.loader import registry
 
 SCRIPT = Path(grid_run.__file__)
 PYTHON = {"ray": str(Path(sys.executable).parents[1] / "ray/bin/python")}
-FAST = ("python", "past")
+OFTEN = ("python", "past", "dali")  # `make test` runs them, too
 
 
 def run(group: str, folder: Path, phase: str, hash_seed: int) -> Any:
@@ -41,7 +41,10 @@ def test_every_name_of_the_registry_has_a_row() -> None:
     assert set(ROW_OF) == registry._adapters.keys() | registry._parameters.keys() | registry._datasets.keys()
 
 
-@pytest.mark.parametrize("group", [pytest.param(one, marks=[pytest.mark.slow] * (one not in FAST)) for one in GROUPS])
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    "group", [pytest.param(one, marks=pytest.mark.every_cell if one in OFTEN else pytest.mark.long) for one in GROUPS]
+)
 def test_cut_anywhere_nothing_is_silently_different(group: str, tmp_path: Path) -> None:
     write_files(tmp_path)
     wrong = {phase: run(group, tmp_path, phase, seed) for seed, phase in enumerate(("save", "resume"), start=1)}
