@@ -59,7 +59,7 @@ SOURCES = {
         },
     ),
     "guards": Source(
-        'What checks="all" costs',
+        'Cost of checks="all"',
         {
             "source": "source",
             "workers": "workers",

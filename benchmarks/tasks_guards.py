@@ -1,4 +1,4 @@
-"""What `checks` costs: steps, states and epochs of small sources, measured inside a contender's process."""
+"""The cost of `checks`: steps, states and epochs of small sources, measured inside a contender's process."""
 
 from __future__ import annotations
 

@@ -71,7 +71,7 @@ class TestAQuickRun:
         assert [row[0] for row in section(page, "Resume: time to the first batch at 90 % of an epoch")][-1] == "1e+09"
 
     def test_measures_the_checks(self, page: str) -> None:
-        rows = section(page, 'What checks="all" costs')
+        rows = section(page, 'Cost of checks="all"')
         assert [(row[0], row[1]) for row in rows[:3]] == [("list", "0"), ("DataLoader", "0"), ("DataLoader", "2")]
         assert len(rows) == 5
 

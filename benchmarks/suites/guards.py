@@ -1,4 +1,4 @@
-"""What the checks of `wrap` cost, by source: steps, states, epochs and resumes with and without them."""
+"""The cost of the checks of `wrap`, by source: steps, states, epochs and resumes with and without them."""
 
 from __future__ import annotations
 
@@ -33,7 +33,7 @@ _NOTE = (
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
     """Compare `checks="all"` with `checks="none"`."""
-    table = Table('What checks="all" costs', _COLUMNS, note=_NOTE)
+    table = Table('Cost of checks="all"', _COLUMNS, note=_NOTE)
     remotes = {checks: pool[f"guards {checks}"] for checks in ("none", "all")}
     for source, workers in _SOURCES:
         for checks, remote in remotes.items():

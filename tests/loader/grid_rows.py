@@ -10,7 +10,7 @@ import itertools
 import os
 import random
 from functools import partial
-from typing import TYPE_CHECKING, Any, NamedTuple
+from typing import TYPE_CHECKING, Any, NamedTuple, cast
 
 import numpy as np
 
@@ -53,7 +53,7 @@ ROW_OF = {
     "torch.Tensor": ("python", "tensor"),
     "torch.utils.data.dataloader.DataLoader": ("python", "DataLoader"),
     "nvidia.dali.plugin.base_iterator._DaliBaseIterator": ("dali", "iterator"),
-    "resumable.backends.dali.turns.InTurn": ("dali", "iterators in turn"),
+    "resumable.backends.dali.turns.InTurn": ("dali", "in_turn()"),
     "checkpoints": ("dali", "function of checkpoints"),
     "nvidia.dali.pipeline.Pipeline": ("dali", "pipeline"),
     "nvidia.dali.experimental.dynamic._ops.Reader": ("dali", "reader of the dynamic mode"),
@@ -96,7 +96,7 @@ def python(folder: Path) -> Rows:
         "generator function of the epoch": lambda: wrap(past.of_epoch, transform=every.augmented),
         "re-iterable object": lambda: resumable.wrap(iterables.Records()),
         "iterator with a state": lambda: resumable.wrap(iterables.Dataset()),
-        "reader that comes back late": lambda: resumable.wrap(iterables.LateReader()),
+        "reader that restarts late": lambda: resumable.wrap(iterables.LateReader()),
         "nodes of torchdata": lambda: resumable.wrap(
             nodes.Loader(nodes.SamplerWrapper(range(6)), restart_on_stop_iteration=False)
         ),
@@ -141,7 +141,7 @@ def hugging_face(_: Path) -> Rows:
 
 
 class SetOrder:
-    """Its order is that of a set of texts, which differs in each process."""
+    """Has the order of a set of texts, which differs in each process."""
 
     def __init__(self) -> None:
         self.names = {f"name {number}" for number in range(12)}
@@ -177,19 +177,24 @@ def past(folder: Path) -> Rows:
 
     listed = folder / "listed"
     listed.mkdir(exist_ok=True)
-    for age, name in enumerate({f"shard {number}" for number in range(12)}):  # in another order in each process
+    for age, name in enumerate({f"shard {number}" for number in range(12)}):  # in a different order in each process
         (listed / name).touch()
         os.utime(listed / name, ns=(age, age))
 
-    def stream(source: Any) -> Loader[Any]:
+    def iterable(make: Callable[[], Any]) -> Loader[Any]:
+        return resumable.wrap(make(), batch_size=3, seed=3)
+
+    def stream(make: Callable[[], Any]) -> Loader[Any]:
+        source = make()
         kind = type(source)
         source.__class__ = type(kind.__name__, (kind, IterableDataset), {})
         return resumable.wrap(DataLoader(source, batch_size=3), seed=3)
 
-    def ordered(source: Any) -> Loader[Any]:
+    def ordered(make: Callable[[], Any]) -> Loader[Any]:
+        source, data = make(), cast("Any", Echo())
         kind = type(source)
         source.__class__ = type(kind.__name__, (kind, Sampler), {})
-        return resumable.wrap(DataLoader(Echo(), sampler=source, batch_size=3), seed=3)
+        return resumable.wrap(DataLoader(data, sampler=source, batch_size=3), seed=3)
 
     made: dict[str, Callable[[], Any]] = {
         **past.DEPENDENT,
@@ -199,11 +204,11 @@ def past(folder: Path) -> Rows:
     rows = {}
     for name, make in made.items():
         outcomes = OUTCOMES.get(name, REJECTED)
-        rows[name] = Row(lambda make=make: resumable.wrap(make(), batch_size=3, seed=3), outcomes, name)
+        rows[name] = Row(partial(iterable, make), outcomes, name)
         if name not in {"closure", "Tracked"}:
-            rows[f"{name} in a DataLoader"] = Row(lambda make=make: stream(make()), outcomes, name)
+            rows[f"{name} in a DataLoader"] = Row(partial(stream, make), outcomes, name)
         if name in ORDERS:
-            rows[f"{name} as a sampler"] = Row(lambda make=make: ordered(make()), ORDERS[name], f"{name}|Echo")
+            rows[f"{name} as a sampler"] = Row(partial(ordered, make), ORDERS[name], f"{name}|Echo")
     return rows
 
 
@@ -217,7 +222,7 @@ OUTCOMES = {
     "SetOrder": DRAWN,
     "FileOrder": DRAWN,
 }
-# As a sampler, whose indices of earlier epochs are drawn again.
+# As a sampler, whose indices of earlier epochs are read again.
 ORDERS = {
     **dict.fromkeys(("Counter", "InPlace", "OwnRandom", "Cache", "KeepsIterator"), EXACT),
     "Thread": ("exact, warned",),  # it cannot be copied
@@ -260,7 +265,7 @@ def dali(folder: Path) -> Rows:
     return {
         "iterator": Row(lambda: resumable.wrap(iterator())),
         "iterator over two pipelines": Row(lambda: resumable.wrap(iterator(2, **dropping))),
-        "iterators in turn": Row(lambda: resumable.wrap(in_turn([iterator(), iterator()]))),
+        "in_turn()": Row(lambda: resumable.wrap(in_turn([iterator(), iterator()]))),
         "function of checkpoints": Row(lambda: resumable.wrap(made)),
         "source()": Row(lambda: dali_images.wrap(folder / "digits")),
         "source() of a dataset": Row(lambda: dali_images.wrap(dali_images.Bytes(11))),
@@ -279,7 +284,7 @@ def dali(folder: Path) -> Rows:
         ),
         "Python that counts": Row(lambda: resumable.wrap(calls.reading(calls.Counts)), CALLING, "calls|dali"),
         "Python that remembers": Row(lambda: resumable.wrap(calls.calling(calls.remembering)), CALLING, "seen|dali"),
-        "Python that draws": Row(
+        "Python with its own generator": Row(
             lambda: resumable.wrap(calls.calling(calls.noisy)), (f"{ANOTHER}, warned", *CALLING[1:]), "generator|dali"
         ),
     }
@@ -302,6 +307,9 @@ def tensorflow(_: Path) -> Rows:
     def distributed() -> Any:
         return tf.distribute.OneDeviceStrategy("/cpu:0").experimental_distribute_dataset(pipelines.typical())
 
+    def wrapped(make: Callable[[], Any]) -> Loader[Any]:
+        return resumable.wrap(make())
+
     makes: dict[str, Callable[[], Any]] = {
         "typical": pipelines.typical,
         "typical, symbolic": lambda: pipelines.by("symbolic", pipelines.typical()),
@@ -320,11 +328,8 @@ def tensorflow(_: Path) -> Rows:
     }
     return {
         "Python that counts": Row(lambda: resumable.wrap(counting()), CALLING, "Python|element"),
-        **{name: Row(lambda make=make: resumable.wrap(make())) for name, make in makes.items()},
-        **{
-            name: Row(lambda make=make: resumable.wrap(make()), UNWRAPPED, "not a tf.data.Dataset")
-            for name, make in refused.items()
-        },
+        **{name: Row(partial(wrapped, make)) for name, make in makes.items()},
+        **{name: Row(partial(wrapped, make), UNWRAPPED, "not a tf.data.Dataset") for name, make in refused.items()},
     }
 
 
@@ -382,7 +387,7 @@ def ffcv(_: Path) -> Rows:
 
 
 def ray(_: Path) -> Rows:
-    """Return what Ray Data gives."""
+    """Return iterables and datasets of Ray Data."""
     import ray  # noqa: PLC0415  # a group imports what it needs
     from ray import data  # noqa: PLC0415
 

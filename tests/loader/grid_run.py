@@ -3,7 +3,7 @@
 python grid_run.py GROUP FOLDER save      reads each row, saves its states in the folder, and reads it without a save
 python grid_run.py GROUP FOLDER resume    continues from each state, with a new source
 
-Each row has a fork of a process that has only imported what the group needs. What is wrong is printed as JSON.
+Each row has a fork of a process that has only imported what the group needs. It prints wrong rows as JSON.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ if TYPE_CHECKING:
 
     from grid_rows import Row
 
-EPOCHS, CUT = 5, 2  # epochs of a run; those in which it is cut, so three whole ones follow
+EPOCHS, CUT = 5, 2  # epochs of a run, and of its cuts: three whole ones follow each
 FORK = get_context("fork")
 
 
@@ -79,12 +79,12 @@ def saved(row: Row) -> dict[str, Any]:
 
 
 def resumed(row: Row, state: bytes) -> dict[str, Any]:
-    """Return what follows a state, or the error, and the warnings, those of `wrap` included."""
+    """Return what follows a state, or the error, and all warnings since `wrap`."""
     with warnings.catch_warnings(record=True) as told:
         warnings.simplefilter("always")
         loader = row.make()
         try:
-            loader.load_state_dict(pickle.loads(state))  # noqa: S301  # a state of our own
+            loader.load_state_dict(pickle.loads(state))  # noqa: S301  # saved here
             rest = read(loader)
         except (StateMismatchError, UnsupportedError, OnePassError) as error:
             return {"rejected": str(error)}
@@ -145,7 +145,7 @@ def resume(_: str, rows: dict[str, Row], path: Path, do: Callable[..., Any]) -> 
 
 
 def outcomes(row: Row, run: list[str], states: list[tuple[str, int, bytes]]) -> dict[str, list[str]]:
-    """Return what happened after each state, by when it was saved, and what was told."""
+    """Return what happened after each state, by when it was saved, and its message."""
     return {
         when: outcome(tried(partial(resumed, row, state)), run[done:], before=not done)
         for when, done, state in states
@@ -154,7 +154,7 @@ def outcomes(row: Row, run: list[str], states: list[tuple[str, int, bytes]]) -> 
 
 
 def outcome(one: dict[str, Any], run: list[str], *, before: bool) -> list[str]:
-    """Return what happened, and what was told. Before the first batch, a source that draws anew has another run."""
+    """Return an outcome and its messages. A state from before the first batch has nothing to compare."""
     if "rest" not in one:
         return list(next(iter(one.items())))
     what = "exact" if one["rest"] == run else ANOTHER if before else "different"

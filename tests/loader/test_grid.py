@@ -1,7 +1,7 @@
-"""Sources of every kind are cut at every step and each epoch's end, and continued in a fresh process.
+"""Sources of every kind, saved at every step and at each epoch's end, and resumed in a fresh process.
 
-It has another hash seed, and three whole epochs follow each cut. What follows is exact, or the source is rejected, or a
-warning names it; and the run that saves is the one that does not.
+That process has a different hash seed, and reads at least three more epochs. Its batches are exact, or the source is
+rejected, or a warning shows its name. Saving does not change the run.
 """
 
 from __future__ import annotations
