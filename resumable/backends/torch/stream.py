@@ -108,7 +108,8 @@ class TorchStreamBackend:
         elif self._stateful and self._batches is not None and not self._loader.num_workers:
             # An epoch was abandoned: the dataset in this process continues from there, not from what was read ahead.
             states = [WorkerState(state=state.get("state")) for state in self._batches.states()]
-        return self._begin(StreamPlan(epoch, 0, states), reuse=went_on)
+        # New workers get the states of rotated ones. Without a state, the dataset has to stay where it is.
+        return self._begin(StreamPlan(epoch, 0, states), reuse=went_on and not (self._stateful and self._rotation))
 
     def snapshot(self) -> Any:
         """Return the states of all workers after the last yielded batch."""
