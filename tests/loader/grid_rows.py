@@ -89,6 +89,8 @@ def python(folder: Path) -> Rows:
     wrap = partial(resumable.wrap, batch_size=3, seed=3)
     makes = every.of_python(folder) | every.of_torch(folder)
     rows = {name: Row(make) for name, make in makes.items() if not _has_workers(name) and name != "long range"}
+    whole = "DataLoader, __getitems__"  # of which `wrap` warns: its randomness is per batch
+    rows[whole] = Row(makes[whole], ("exact, warned",), "Together")
     makes = {
         "tuple": lambda: wrap(tuple(range(10)), shuffle=True, transform=every.augmented),
         "range": lambda: wrap(range(10), shuffle=True, transform=every.augmented),
