@@ -108,7 +108,7 @@ class TorchStreamBackend:
         elif self._stateful and self._batches is not None and not self._loader.num_workers:
             # An epoch was abandoned: the dataset in this process continues from there, not from what was read ahead.
             states = [WorkerState(state=state.get("state")) for state in self._batches.states()]
-        # New workers get the states of rotated ones. Without a state, the dataset has to stay where it is.
+        # New workers get the states of rotated ones. Without a state, the dataset must stay in its worker.
         return self._begin(StreamPlan(epoch, 0, states), reuse=went_on and not (self._stateful and self._rotation))
 
     def snapshot(self) -> Any:
@@ -243,7 +243,7 @@ def _no_loader_of_its_own(name: str) -> UnsupportedError:
 
 
 def _turns(running: Generator[Item]) -> Generator[Item]:
-    """Yield items without those of workers whose turn is passed over."""
+    """Yield items, except for workers whose turn is passed over."""
     with closing(running):
         for item in running:
             if item.state:
