@@ -365,7 +365,7 @@ def tfds(_: Path) -> Rows:
 
 
 def ffcv(_: Path) -> Rows:
-    """Return FFCV's Loader. As compiling takes seconds, its wrapper goes back to the start each time."""
+    """Return FFCV's Loader. As compiling takes seconds, its wrapper returns to its first batch each time."""
     import ffcv_data  # noqa: PLC0415  # a group imports what it needs
     from ffcv.fields import decoders  # noqa: PLC0415
     from ffcv.loader import Loader, OrderOption  # noqa: PLC0415

@@ -84,7 +84,7 @@ def kinds_of(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
 
 
 def of_python(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
-    """Return those that need neither PyTorch nor Hugging Face's library."""
+    """Return sources that need neither PyTorch nor Hugging Face's library."""
     data, wrap = list(range(19)), partial(resumable.wrap, batch_size=3, seed=3)
     mixed = {"a": data[:8], "b": data[8:]}
     return {
@@ -110,7 +110,7 @@ def of_python(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
 
 
 def of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
-    """Return those that PyTorch reads."""
+    """Return sources that PyTorch reads."""
     import torch  # noqa: PLC0415  # it may be missing
     import torch_datasets as own  # noqa: PLC0415  # the same
     from torch.utils.data import DataLoader, DistributedSampler, RandomSampler  # noqa: PLC0415  # the same
@@ -147,7 +147,7 @@ def of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
 
 
 def of_datasets() -> dict[str, Callable[[], Loader[Any]]]:
-    """Return those of Hugging Face's library."""
+    """Return sources of Hugging Face's library."""
     from datasets import Dataset  # noqa: PLC0415  # it may be missing
 
     table = {"number": list(range(17)), "text": [f"text {number}" for number in range(17)]}
