@@ -64,10 +64,10 @@ class Reader:
         collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch. If
             RNGs are passed, it takes the one of the batch as well.
         randomness: how often the global RNGs are seeded, or whether RNGs are passed.
-        together: read all samples of a request with `source.__getitems__` instead of one by one; the RNGs are then
+        together: read all samples of a request with one call of `source.__getitems__`; the RNGs are then
             seeded once per batch.
         seeding: what is known about the RNGs that the source uses.
-        recorder: records which sample is being read, if they are read one by one.
+        recorder: records which sample is being read, if each is read separately.
         passes: reads a sample of the source from its index and its RNG; None if the source takes no RNG.
     """
 
@@ -131,7 +131,7 @@ class Reader:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples, *rng)
 
     def _samples(self, request: Request, seeder: tuple[Callable[[int], object], int] | None) -> Any:
-        """Read the samples. If they are read one by one, seed before each, or pass it what the seeder returns."""
+        """Read the samples. If each is read separately, seed before it, or pass it what the seeder returns."""
         indices = indices_of(request)
         if self.together:
             return self._together(indices)

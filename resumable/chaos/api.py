@@ -88,8 +88,8 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
         preload: modules, such as torch, that are imported once for all launches of a Python program. Each launch is
             forked from a process that has imported them, which saves seconds. Otherwise it runs as if launched
             directly, except that forked processes in separate sessions are not detected.
-        ignore: patterns of files that are not compared, by their path in the work folder. `*` matches any characters,
-            and a folder matches its whole content.
+        ignore: patterns of files that are not compared, matched with the path in the work folder. `*` matches any
+            characters, and a folder matches its whole content.
         tell: called with progress messages; None for only a progress bar, on a terminal.
 
     Returns:
@@ -169,7 +169,7 @@ def _find_impossible(found: Survey, kinds: Sequence[str], points: str | int, cas
     if not cases:
         told = "; ".join(f"{kind}: {why}" for kind, why in impossible.items()) or "none was requested"
         raise ConfigurationError(
-            f"there is no case to run: {told}.\nNothing would be tested. Use other faults, a script that saves "
+            f"no case can run: {told}.\nNothing would be tested. Use other faults, a script that saves "
             "checkpoints and has workers, or points, pairs, random or mtbf above 0."
         )
     return impossible

@@ -205,7 +205,7 @@ def claim(directory: Path) -> Iterator[Path]:
                 shutil.rmtree(path)
             elif path.name not in {LOCK, RECORD}:
                 path.unlink()
-        (root / RECORD).unlink(missing_ok=True)  # last, because it identifies the other files as ours
+        (root / RECORD).unlink(missing_ok=True)  # last, because it identifies the rest as ours
         yield root
 
 
@@ -222,7 +222,7 @@ def _foreign(directory: Path, name: str) -> ConfigurationError:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a campaign wrote a file or folder, judged by its content, because the name proves nothing."""
+    """Return whether a campaign wrote a file or folder, judged from the content, because the name proves nothing."""
     if path.is_symlink():
         return False
     if path.is_dir():

@@ -161,7 +161,7 @@ class RankLog:
         begun: position of each loader before its first batch, or after its state was loaded.
         saved: root and step of the checkpoints that were committed to a store.
         saved_at: number of failpoints before each of them, and before each checkpoint of the Trainer.
-        parts: of each checkpoint of a store, by its name and step; one entry for each time that it was saved.
+        parts: from name and step to the parts of that checkpoint of a store; one entry for each save.
         generators: digests of the global RNGs when a checkpoint was saved, by store and step.
         held: positions of the loaders in the latest save of each checkpoint, by store and step.
         drawn: digests of the global RNGs at the delivery of each batch, for its loader and position.
@@ -184,7 +184,7 @@ class RankLog:
         lost: whether weights, or tensors in the checkpoints of a store, are entirely NaN.
         trains: number of parameters that PyTorch trains in this process; None if none.
         points: names of the failpoints, in order.
-        loaders: number of the failpoint's loader, by the number of the failpoint, from 1.
+        loaders: from the number of a failpoint, counted from 1, to the number of its loader.
         fired: numbers of the faults.
         times: of the first and the last event.
         went: positions to which states moved each loader, in order.
@@ -394,7 +394,7 @@ class Left(NamedTuple):
     """The files at the end of a run.
 
     Args:
-        files: the parts of each file, by its name.
+        files: from file name to parts.
         ignored: names of files that the user excluded.
         damaged: names of files that were damaged or removed on purpose, and not written again.
         unlike: names of files that only one of two baseline runs left, with `#` for every number.
@@ -412,7 +412,7 @@ class Left(NamedTuple):
 
 @dataclass
 class Attempt:
-    """One start of the ranks, by the command or by an agent in it, such as torchrun, which restarts them.
+    """One launch of the ranks. The command makes it, or an agent in it that restarts them, such as torchrun.
 
     Args:
         number: from 0.
@@ -426,7 +426,7 @@ class Attempt:
         output: the end of its output.
         read: files outside the directory that `torch.load` read.
         appended: files of the case that were opened to append, as logs are, with their size when the last process did.
-        in_place: files of the case that were written in place, by their paths in it.
+        in_place: from path to file of the case that was written in place.
         read_in_place: time of the first read of each file that an earlier launch wrote in place.
         refused: why a process ended itself before causing damage.
         left: the files at the end of the last launch of a case.

@@ -65,7 +65,7 @@ def _add_run(actions: Any) -> None:
         "run",
         help="run a campaign",
         usage="resumable chaos run [options] -- COMMAND ...",
-        description="Run a training command twice without faults. Then interrupt it at one failpoint after another, "
+        description="Run a training script twice without faults. Then interrupt it at one failpoint after another, "
         "restart it, and compare the data it trained on, its checkpoints and its weights.",
         epilog=f"kinds of faults:\n{_list_faults()}\n\n{_EXAMPLES}{_HOW}{_STATUSES}",
     )
@@ -162,7 +162,7 @@ def _agrees(directory: Path) -> bool:
     """Show the command stored in a directory, and ask whether to run it: the directory may not be the user's.
 
     Raises:
-        ConfigurationError: there is no terminal for the question.
+        ConfigurationError: the question needs a terminal.
     """
     command = shlex.join(read_record(directory.absolute()).command.words)
     if not sys.stdin.isatty():

@@ -284,12 +284,12 @@ def dali(folder: Path) -> Rows:
             lambda: resumable.wrap(calls.reading(calls.Fresh)), ("exact, warned",), "calls Python"
         ),
         "Python that shuffles in place": Row(
-            lambda: resumable.wrap(calls.reading(calls.ShufflesInPlace)), CALLING, "order|dali"
+            lambda: resumable.wrap(calls.reading(calls.ShufflesInPlace)), CALLING, "order|DALI|dali"
         ),
-        "Python that counts": Row(lambda: resumable.wrap(calls.reading(calls.Counts)), CALLING, "calls|dali"),
-        "Python that remembers": Row(lambda: resumable.wrap(calls.calling(calls.remembering)), CALLING, "seen|dali"),
+        "Python that counts": Row(lambda: resumable.wrap(calls.reading(calls.Counts)), CALLING, "calls|DALI|dali"),
+        "Python that remembers": Row(lambda: resumable.wrap(calls.calling(calls.remembering)), CALLING, "seen|DALI|dali"),
         "Python with its own generator": Row(
-            lambda: resumable.wrap(calls.calling(calls.noisy)), (f"{ANOTHER}, warned", *CALLING[1:]), "generator|dali"
+            lambda: resumable.wrap(calls.calling(calls.noisy)), (f"{ANOTHER}, warned", *CALLING[1:]), "generator|DALI|dali"
         ),
     }
 

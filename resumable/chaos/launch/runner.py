@@ -87,15 +87,15 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         reaper: kills the processes if this process ends.
 
     Returns:
-        The record of each launch, including those by an agent in the command. The last one has finished, or failed on
-        its own.
+        The record of each launch, including restarts that an agent in the command made. The last one has finished, or
+        failed on its own.
 
     Raises:
         ConfigurationError: the command was stopped because it would have resumed or changed a real run.
     """
     directory.mkdir(parents=True)
     (directory / CASE).write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
-    command.mirror.build(directory / "work")
+    inputs = command.mirror.build(directory / "work")
     attempts: list[Attempt] = []
     damaged = False
     spoilt: Stamps = {}
@@ -120,7 +120,6 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         if launch.fault is None or not fired:
             break
     rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
-    inputs = command.mirror.untouched(directory / "work")
     appended = set[str]().union(*(attempt.appended for attempt in attempts))
     attempts[-1].left = take_inventory(
         directory,

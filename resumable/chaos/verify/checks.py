@@ -50,7 +50,7 @@ def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[st
     """Run all checks.
 
     Returns:
-        What broke each promise, by the check's name; empty if all hold.
+        A dict from the name of a check to the reason why it failed; empty if every promise was kept.
     """
     found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
     return {name: text for name, text in found.items() if text}
@@ -69,7 +69,7 @@ def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 def same_place(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A loader resumes at a position from the checkpoint that the weights come from."""
+    """A loader resumes at a position from the same checkpoint as the weights."""
     if (found := first_elsewhere(attempts)) is None:
         return ""
     places = ", ".join(map(str, sorted(found.expected)))
@@ -106,7 +106,7 @@ def atomic_saves(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str
     """A checkpoint does not overwrite the previous one in place, so a kill during a save loses neither."""
     survived = find_survived(attempts)
     names = [name for name, over in find_in_place(baseline, attempts).items() if over and name not in survived]
-    return f"{', '.join(sorted(names))} is overwritten in place, and read by the next launch" if names else ""
+    return f"{', '.join(sorted(names))} is overwritten in place, and the next launch reads it" if names else ""
 
 
 def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -118,7 +118,7 @@ def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     return ""
 
 
-# Agreement of the ranks: where they resume, and which batches they receive.
+# Agreement of the ranks: their positions after a resume, and the batches that they receive.
 
 
 def ranks_agree(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -140,7 +140,7 @@ def apart(attempt: Attempt) -> Iterator[str]:
 
 
 def _places(log: RankLog, loader: int) -> list[StepRef]:
-    """Return the positions to which states moved a loader; where it started, if this rank loaded none."""
+    """Return the positions to which states moved a loader; its first position, if this rank loaded none."""
     return log.went.get(loader, []) if log.went else [log.begun[loader]]
 
 
@@ -232,7 +232,7 @@ def each_sample_once(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
 
 
 def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """The final weights equal those of the baseline run, bit for bit; above two ranks, up to rounding."""
+    """The final weights equal the baseline run's, bit for bit; above two ranks, up to rounding."""
     if any(is_resized(attempt, baseline) for attempt in attempts):
         return ""
     expected = {log.weights for log in baseline.ranks.values()}

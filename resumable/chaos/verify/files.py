@@ -1,4 +1,4 @@
-"""Compares the files at the end of a run with those of the baseline run."""
+"""Compares the files at the end of a run with the baseline run's."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from resumable._content import UNCOMPARED, compare, split, topmost
-from resumable.chaos.inventory import CURSOR
+from resumable.chaos.inventory import CHECKPOINTS, CURSOR
 from resumable.chaos.verify.history import Compared, is_resized
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 
@@ -257,11 +257,8 @@ def _cases(count: int) -> str:
 
 # Checkpoints that a kill during a save destroys: they are written under the name that the next launch reads.
 
-# Suffixes of files that may contain a state, if a function other than `torch.save` wrote them; no logs and no tables.
-_STATES = {
-    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".json", ".pkl", ".pickle", ".joblib"),
-    *(".msgpack", ".state"),
-}
+# Suffixes of files that may hold a state, if a function other than `torch.save` wrote them; no logs and no tables.
+_STATES = {*CHECKPOINTS, ".json", ".msgpack", ".state"}
 
 
 def find_in_place(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
