@@ -287,9 +287,13 @@ def dali(folder: Path) -> Rows:
             lambda: resumable.wrap(calls.reading(calls.ShufflesInPlace)), CALLING, "order|DALI|dali"
         ),
         "Python that counts": Row(lambda: resumable.wrap(calls.reading(calls.Counts)), CALLING, "calls|DALI|dali"),
-        "Python that remembers": Row(lambda: resumable.wrap(calls.calling(calls.remembering)), CALLING, "seen|DALI|dali"),
+        "Python that remembers": Row(
+            lambda: resumable.wrap(calls.calling(calls.remembering)), CALLING, "seen|DALI|dali"
+        ),
         "Python with its own generator": Row(
-            lambda: resumable.wrap(calls.calling(calls.noisy)), (f"{ANOTHER}, warned", *CALLING[1:]), "generator|DALI|dali"
+            lambda: resumable.wrap(calls.calling(calls.noisy)),
+            (f"{ANOTHER}, warned", *CALLING[1:]),
+            "generator|DALI|dali",
         ),
     }
 
