@@ -58,6 +58,18 @@ SOURCES = {
             "bytes": "bytes",
         },
     ),
+    "guards": Source(
+        'Cost of checks="all"',
+        {
+            "source": "source",
+            "workers": "workers",
+            "µs per step": "us step",
+            "step": "step ratio",
+            "step with a state": "step with a state ratio",
+            "epoch": "epoch ratio",
+            "resume": "resume ratio",
+        },
+    ),
     "restart": Source(
         "A restart as a whole",
         {

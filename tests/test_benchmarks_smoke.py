@@ -20,8 +20,8 @@ ROOT = Path(__file__).parent.parent
 
 
 CORE = (
-    *("throughput", "transport", "startup", "state", "resume", "restart", "memory", "memory_workers", "scale"),
-    *("order", "lightning", "peers", "formats"),
+    *("throughput", "transport", "startup", "state", "guards", "resume", "restart", "memory", "memory_workers"),
+    *("scale", "order", "lightning", "peers", "formats"),
 )
 
 
@@ -69,6 +69,11 @@ class TestAQuickRun:
 
     def test_measures_the_resume(self, page: str) -> None:
         assert [row[0] for row in section(page, "Resume: time to the first batch at 90 % of an epoch")][-1] == "1e+09"
+
+    def test_measures_the_checks(self, page: str) -> None:
+        rows = section(page, 'Cost of checks="all"')
+        assert [(row[0], row[1]) for row in rows[:3]] == [("list", "0"), ("DataLoader", "0"), ("DataLoader", "2")]
+        assert len(rows) == 5
 
     def test_measures_the_memory(self, page: str) -> None:
         rows = section(page, "Memory of the order")

@@ -14,10 +14,12 @@ search has limits, runs no code of the object, and never raises.
 from __future__ import annotations
 
 import copy
+import re
 import types
 from collections import deque
 from functools import partial
 from operator import length_hint
+from pathlib import Path, PurePath
 from typing import Any, NamedTuple
 
 import numpy as np
@@ -41,6 +43,7 @@ from resumable._randomness.own_generators import is_generator, state_of
 __all__ = ["Memory", "Note", "copied", "memory_of"]
 
 _PLAIN = (int, float, complex, bool, type(None), str, bytes)
+_NAMED = (*_PLAIN, type(Path()), type(PurePath()))
 _MOST, _NOTES, _DEEPEST, _ENTRIES, _SAMPLED, _LONGEST = 4000, 400, 8, 64, 1024, 100_000
 _MOST_BYTES = 1 << 26
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
@@ -81,11 +84,16 @@ class Memory(NamedTuple):
     places: dict[str, tuple[Any, Any]]
 
     def values(self) -> str:
-        """Return a digest of everything but generators and iterators."""
-        return digest_of(sorted((path, note.text) for path, note in self.notes.items() if note.kind in _STATIC))
+        """Return a digest of everything but generators and iterators, without the order of lists.
+
+        Two processes may list the same files in different orders.
+        """
+        static = [(path, note) for path, note in self.notes.items() if note.kind in _STATIC]
+        return digest_of(sorted((_PLACE.sub("[]", path), note.parts or note.text) for path, note in static))
 
 
 _STATIC = {"value", "order"}
+_PLACE = re.compile(r"\[\d+\]")  # in a list
 
 
 def memory_of(root: Any) -> Memory:
@@ -164,7 +172,7 @@ class _Search:
         length = len(things)
         self.copies &= length <= _LONGEST
         some = [things[place] for place in spread(length, _SAMPLED)]
-        if all(is_exactly(one, _PLAIN) for one in some):
+        if all(map(_is_plain, some)):
             texts = list(map(repr, some))
             parts = digest_of(sorted(texts)) if len(texts) == length else str(length)
             self._note(path, Note("order", f"{length} elements, {digest_of(texts)}", parts))
@@ -220,6 +228,13 @@ class _Search:
                     self._add(f"{path}.{name}", survive(None, partial(member.__get__, thing), None), depth)
                 elif name == "__iter__" and type(member) is types.FunctionType:
                     self._function("", member, depth)
+
+
+def _is_plain(thing: Any) -> bool:
+    """Return whether an element of a list is a plain value, a path, or a tuple of these, such as a file and a label."""
+    if type(thing) is tuple:
+        return all(is_exactly(one, _NAMED) for one in thing)
+    return is_exactly(thing, _NAMED)
 
 
 def _bytes_of(thing: Any) -> int | None:

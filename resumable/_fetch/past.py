@@ -92,6 +92,7 @@ class Past:
         self._epochs = dict[int, _Epoch]()
         self._loaded: tuple[Cursor, dict[str, Any]] | None = None
         self._checks = False
+        self._orders = dict[str, Note]()  # when the state was loaded
         self._doubts = list[str]()
 
     def _reader(self, epoch: int) -> SeededReader:
@@ -144,6 +145,7 @@ class Past:
         if values is not None and values["values"]:
             self._loaded = (cursor if values["epoch"] == cursor.epoch else Cursor(values["epoch"])), values
         self._epochs = {}
+        self._orders = {} if self._loaded is None else _orders(self._memory())
 
     def check(self, cursor: Cursor, report: Callable[[str], None]) -> None:
         """Compare the source with what the last loaded state contains, if the cursor is still there.
@@ -187,7 +189,8 @@ class Past:
         assert self._loaded is not None
         values = self._loaded[1]
         known = {place: digest for place, digest in values["before"] if digest}
-        if now.values() == values["values"] and _differs(known, before):
+        # A loop that has changed a value or an order since then may have set the source to another stage.
+        if now.values() == values["values"] and _orders(now) == self._orders and _differs(known, before):
             self._doubts.append(_other_process(self._name(), epoch - 1))
 
     def tell(self) -> None:
@@ -297,6 +300,10 @@ def _called(method: WeakMethod[Callable[[], str]]) -> str:
     found = method()
     assert found is not None
     return found()
+
+
+def _orders(memory: Memory) -> dict[str, Note]:
+    return {path: note for path, note in memory.notes.items() if note.kind == "order"}
 
 
 def _differing(before: Mapping[str, Note], now: Mapping[str, Note]) -> list[str]:

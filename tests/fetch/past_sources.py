@@ -482,6 +482,25 @@ class Staged(Source):
             yield self.stage, number
 
 
+class ShuffledByTheLoop(Source):
+    """The loop sets its stage, which puts its files in the order of that stage."""
+
+    def __init__(self) -> None:
+        self.files = [f"shard-{number}" for number in range(LENGTH)]
+
+    def __iter__(self) -> Iterator[Any]:
+        yield from list(self.files)
+
+    @property
+    def stage(self) -> int:
+        return 0
+
+    @stage.setter
+    def stage(self, epoch: int) -> None:
+        self.files.sort()
+        random.Random(epoch).shuffle(self.files)
+
+
 class Endless(Source):
     """Starts a thread in each pass."""
 
@@ -535,7 +554,7 @@ class WithDel(Local):
 
 RIGHT = named(
     *(Seeded, SeededTorch, NewGenerator, Position, Coarse, Iterating, Caching, LeastRecentlyUsed, Lazy, Sorted, Local),
-    *(Staged, Endless, WithDel, KeepsError),
+    *(Staged, ShuffledByTheLoop, Endless, WithDel, KeepsError),
 ) | {
     "function": lambda: function,
     "of_epoch": lambda: of_epoch,

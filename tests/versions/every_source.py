@@ -80,9 +80,14 @@ def write_files(folder: Path) -> None:
 
 def kinds_of(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
     """Return a function for each kind of source that this environment can read; the files are in a folder."""
+    return of_python(folder) | (of_torch(folder) if WITH_TORCH else {}) | (of_datasets() if WITH_DATASETS else {})
+
+
+def of_python(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
+    """Return sources that need neither PyTorch nor Hugging Face's library."""
     data, wrap = list(range(19)), partial(resumable.wrap, batch_size=3, seed=3)
     mixed = {"a": data[:8], "b": data[8:]}
-    kinds: dict[str, Callable[[], Loader[Any]]] = {
+    return {
         "list": lambda: wrap(data, shuffle=True, transform=augmented),
         "list on rank 1 of 2": lambda: wrap(data, shuffle=True, transform=augmented, world=World(1, 2), tail="pad"),
         "list, carried tail": lambda: wrap(data, shuffle=True, transform=augmented, tail="carry"),
@@ -102,10 +107,10 @@ def kinds_of(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
         "Parquet": lambda: wrap(resumable.Parquet(str(folder / "part-*.parquet")), shuffle="blocks"),
         "Tars": lambda: wrap(resumable.Tars(str(folder / "*.tar")), shuffle="blocks"),
     }
-    return kinds | (_of_torch(folder) if WITH_TORCH else {}) | (_of_datasets() if WITH_DATASETS else {})
 
 
-def _of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
+def of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
+    """Return sources that PyTorch reads."""
     import torch  # noqa: PLC0415  # it may be missing
     import torch_datasets as own  # noqa: PLC0415  # the same
     from torch.utils.data import DataLoader, DistributedSampler, RandomSampler  # noqa: PLC0415  # the same
@@ -141,7 +146,8 @@ def _of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
     }
 
 
-def _of_datasets() -> dict[str, Callable[[], Loader[Any]]]:
+def of_datasets() -> dict[str, Callable[[], Loader[Any]]]:
+    """Return sources of Hugging Face's library."""
     from datasets import Dataset  # noqa: PLC0415  # it may be missing
 
     table = {"number": list(range(17)), "text": [f"text {number}" for number in range(17)]}

@@ -8,8 +8,9 @@ from dataclasses import replace
 from functools import partial
 from typing import TYPE_CHECKING, Any, Protocol
 
-from resumable._content import Canary
+from resumable._content import Canary, digest_of
 from resumable._introspection import attributes_of, survive
+from resumable._randomness.own_generators import is_generator, state_of
 from resumable.backends.dali.identity import identity_of
 from resumable.backends.dali.private import (
     BaseIterator,
@@ -224,7 +225,7 @@ def _content(cell: Any) -> Any:
 
 
 def _digest(value: Any) -> str | None:
-    return Canary(value).digest
+    return digest_of(state_of(value)) if is_generator(value) else Canary(value).digest
 
 
 def _remembers(name: str, was: str | None, now: str | None) -> str:

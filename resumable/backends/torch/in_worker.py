@@ -6,6 +6,7 @@ import copy
 from contextlib import nullcontext
 from dataclasses import dataclass
 from functools import partial
+from itertools import chain
 from time import perf_counter
 from typing import TYPE_CHECKING, Any, NamedTuple
 
@@ -78,6 +79,9 @@ class WorkerStream(IterableDataset[Any]):
             self._next_state = WorkerState(state=state.state)
             return iter(())
         running = WorkerEpoch(self, self.user_dataset, worker, epoch, state).run()
+        if self._epochs_begun > 1 and worker >= self._plan.turn > 0:
+            # The first process has the number `turn`, and it stays the first. So these workers are passed over once.
+            running = chain([Item(worker, {}, [])], running)
         return running if info is None else sending(stamped(running))
 
     def tell_epoch(self, dataset: Any, epoch: int) -> None:
@@ -199,7 +203,7 @@ class Item(NamedTuple):
 
     Args:
         worker: its number.
-        state: its state afterwards, in the form of `WorkerState.as_dict`.
+        state: its state afterwards, in the form of `WorkerState.as_dict`; empty if its turn is passed over.
         batch: a list with the batch; empty if there is none.
         first: digests of the batch's first few samples, if the dataset has a state.
         warning: text of a warning.

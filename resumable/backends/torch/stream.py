@@ -13,6 +13,7 @@ from __future__ import annotations
 import copy
 import warnings
 from collections import deque
+from contextlib import closing
 from typing import TYPE_CHECKING, Any
 
 from resumable._content import END
@@ -74,9 +75,8 @@ class TorchStreamBackend:
         if self._stateful and methods is not None and needs_arguments(methods[0]):
             raise _no_loader_of_its_own(qualname_of(type(loader.dataset)))
         self._batches: Batches | None = None
-        self._rotated = self._leaves = (
-            False  # the latter: an epoch may start in the same workers after a part of the epoch before
-        )
+        self._leaves = False  # whether an epoch may start in the same workers after a part of the epoch before
+        self._rotation = 0  # number of the worker in the first process
         self._engine: Engine | None = None
         self.stored = shards_of(loader.dataset)
         self._policy, self._meter = restart_policy_of(loader, options, fixed=True), meter_of(loader)
@@ -108,8 +108,8 @@ class TorchStreamBackend:
         elif self._stateful and self._batches is not None and not self._loader.num_workers:
             # An epoch was abandoned: the dataset in this process continues from there, not from what was read ahead.
             states = [WorkerState(state=state.get("state")) for state in self._batches.states()]
-        # Rotated workers would start the epoch with the wrong worker, so new ones get the states.
-        return self._begin(StreamPlan(epoch, 0, states), reuse=went_on and not self._rotated)
+        # New workers get the states of rotated ones. Without a state, the dataset must stay in its worker.
+        return self._begin(StreamPlan(epoch, 0, states), reuse=went_on and not (self._stateful and self._rotation))
 
     def snapshot(self) -> Any:
         """Return the states of all workers after the last yielded batch."""
@@ -132,7 +132,10 @@ class TorchStreamBackend:
 
     def _begin(self, plan: StreamPlan, *, reuse: bool) -> Iterator[Any]:
         policy = self._policy
-        running = self._run(plan, reuse) if policy is None else _restarted(plan, self._run, policy, reuse=reuse)
+        if policy is None:
+            running = self._run(plan, reuse)
+        else:
+            running = _restarted(plan, self._run, policy, lambda: self._rotation, reuse=reuse)
         each = FEW if self._loader.batch_size in {None, 1} else 1  # batches with enough samples to compare
         peeks = self._workers * each if self._options.compares_data else 0
         self._batches = Batches(running, plan, self._meter, peeks=peeks)
@@ -140,9 +143,8 @@ class TorchStreamBackend:
 
     def _run(self, plan: StreamPlan, reuse: bool) -> Generator[Item]:  # reuse: with the persistent workers
         if not reuse or self._engine is None:
-            self._engine = self._make_engine(plan)
-        self._rotated = plan.turn != 0
-        return self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch)
+            self._engine, self._rotation = self._make_engine(plan), plan.turn
+        return _turns(self._engine.run(None, seed=self._options.stream_seed, epoch=plan.epoch))
 
     @property
     def replays(self) -> bool:
@@ -240,8 +242,21 @@ def _no_loader_of_its_own(name: str) -> UnsupportedError:
     )
 
 
+def _turns(running: Generator[Item]) -> Generator[Item]:
+    """Yield items, except for workers whose turn is passed over."""
+    with closing(running):
+        for item in running:
+            if item.state:
+                yield item
+
+
 def _restarted(
-    plan: StreamPlan, begin: Callable[[StreamPlan, bool], Generator[Item]], policy: RestartPolicy, *, reuse: bool
+    plan: StreamPlan,
+    begin: Callable[[StreamPlan, bool], Generator[Item]],
+    policy: RestartPolicy,
+    rotation: Callable[[], int],
+    *,
+    reuse: bool,
 ) -> Generator[Item]:
     """Yield the items of an epoch, and restart workers that die.
 
@@ -249,6 +264,7 @@ def _restarted(
         plan: the position at which the epoch starts.
         begin: runs workers from a plan on: the persistent ones, or new ones.
         policy: decides whether to restart.
+        rotation: returns the number of the worker in the first process.
         reuse: start with the persistent workers.
 
     Raises:
@@ -257,7 +273,7 @@ def _restarted(
     states, turn = list(plan.states), plan.turn
 
     def named(lost: DeadWorker) -> DeadWorker:
-        return lost._replace(number=(lost.number + plan.turn) % len(states))
+        return lost._replace(number=(lost.number + rotation()) % len(states))
 
     def batch_of(lost: DeadWorker) -> str:
         return f"epoch {plan.epoch}, batch {states[lost.number].batches} of this worker" if lost.asked else ""
