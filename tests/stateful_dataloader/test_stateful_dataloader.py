@@ -448,6 +448,20 @@ def test_a_stream_with_logical_streams_fits_other_workers() -> None:
     assert [epoch_of(loader) for _ in range(EPOCHS)] == [epochs[0][2:], *epochs[1:]]
 
 
+def test_a_different_batch_size_is_rejected_or_divides_the_rest() -> None:
+    _, states = states_of("in order")
+    loader = StatefulDataLoader(Noisy(), 4)
+    with pytest.raises(StateMismatchError, match="batch"):
+        loader.load_state_dict(states[2][2])
+    with pytest.raises(StateMismatchError, match="batch"):
+        iter(loader)
+    loader = StatefulDataLoader(Noisy(), 4, on_change="continue")
+    loader.load_state_dict(states[2][2])
+    assert [indices for indices, _ in epoch_of(loader)] == [
+        [*range(first, min(first + 4, 20))] for first in (6, 10, 14, 18)
+    ]
+
+
 def test_other_data_continues_if_it_is_not_strict() -> None:
     """As the error recommends."""
     _, states = states_of("shuffled")
