@@ -33,6 +33,7 @@ from resumable.errors import (
     LoopError,
     LoopWarning,
     MissingDependencyError,
+    ResumableError,
     StateFormatError,
     UnsupportedError,
 )
@@ -136,10 +137,13 @@ class StatefulDataLoader(DataLoader[T_co]):
         **options: Any,
     ) -> None:
         after_last, order = after_last or _installed.after_last, order or _installed.order
-        options = {**_installed.options, **options}
+        # Lightning makes a loader again from its attributes, and one of them is `options`.
+        options = {**_installed.options, **options.pop("options", {}), **options}
         _check(after_last, order)
         drawn = None
         if shuffle and sampler is None and batch_sampler is None and not isinstance(dataset, IterableDataset):
+            if generator is None and order == "torch" and seed is not None:
+                generator = torch.Generator().manual_seed(seed)
             draws: Any = generator  # without a generator, the seed is random, and saved
             if generator is None and (seed is None or order == "torchdata"):
                 drawn = int(torch.empty((), dtype=torch.int64).random_(_SEEDS).item()) if seed is None else None
@@ -184,31 +188,45 @@ class StatefulDataLoader(DataLoader[T_co]):
 
     def _wrap(self, position: dict[str, Any] | None = None) -> None:
         """Wrap a plain `DataLoader` with the same arguments, and go to a position."""
-        streams = isinstance(self.dataset, IterableDataset)
-        kind: Any = _torchdatas() if self.order == "torchdata" and not streams else DataLoader
         used = self._arguments()
-        batching: dict[str, Any] = {"sampler": self.sampler}
-        if self.batch_size is not None:
-            batching = {"sampler": self._samplers()[-1], "batch_size": self.batch_size, "drop_last": self.drop_last}
-        elif self.batch_sampler is not None:
-            batching = {"batch_sampler": self.batch_sampler}
-        else:
-            batching["batch_size"] = None
-        if streams:
-            batching.pop("sampler", None)
-        arguments = dict(zip(_CHANGEABLE, used, strict=False))
-        plain = kind(self.dataset, **batching, **arguments, persistent_workers=self.persistent_workers)
-        given = {"seed": self.seed, "world": self.world, **self.options}
-        if self.order != "feistel" and not streams:
-            given["order"] = "torch"  # a sampler of torchdata means its own order
-        if given["world"] is None and self._divides() is None:
-            given["world"] = World(0, 1)
-        loader: Loader[T_co] = wrap(plain, **given)
+        plain, given = self._plain(self._samplers()[-1])
+        if self._divides() is None:
+            given.setdefault("world", World(0, 1))
+        try:
+            loader: Loader[T_co] = wrap(plain, **given)
+        except ResumableError as error:
+            _explain(error)
+            raise
         if position is not None:
             loader.load_state_dict(position)
         if "loader" in vars(self):
             self.loader.close()
         self.loader, self._used = loader, used
+
+    def _plain(self, sampler: Any) -> tuple[DataLoader[T_co], dict[str, Any]]:
+        """Return a plain `DataLoader` with the same arguments and this sampler, and the options of `wrap`."""
+        streams = isinstance(self.dataset, IterableDataset)
+        kind: Any = _torchdatas() if self.order == "torchdata" and not streams else DataLoader
+        batching: dict[str, Any] = {"batch_size": self.batch_size, "drop_last": self.drop_last}
+        if self.batch_size is None and self.batch_sampler is not None:
+            batching = {"batch_sampler": self.batch_sampler}
+        elif not streams:
+            batching["sampler"] = sampler
+        arguments = dict(zip(_CHANGEABLE, self._arguments(), strict=False))
+        given = {name: one for name, one in (("seed", self.seed), ("world", self.world)) if one is not None}
+        given |= self.options
+        if self.order != "feistel" and not streams:
+            given["order"] = "torch"  # a sampler of torchdata means its own order
+        return kind(self.dataset, **batching, **arguments, persistent_workers=self.persistent_workers), given
+
+    def resumable_arguments(self) -> tuple[DataLoader[T_co], dict[str, Any]] | None:
+        """Return what `wrap` and the integrations read instead: a plain `DataLoader`, and options of `wrap`."""
+        if type(self).__iter__ is not StatefulDataLoader.__iter__:
+            return None
+        sampler = self._samplers()[-1]
+        if self._drawn is not None and sampler is self.sampler:
+            sampler = _random_sampler(self.order)(self.dataset)  # no seed was passed
+        return self._plain(sampler)
 
     def _samplers(self) -> list[Any]:
         """Return the objects that may be a sampler with a state, the one that is asked for indices last."""
@@ -327,13 +345,14 @@ class StatefulDataLoader(DataLoader[T_co]):
             finished = loop is not None and loop.over and self.loader.cursor.step == 0
             return {_FINISHED: finished, _STATE: self.loader.state_dict(), _SEED: self._drawn}
 
-    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+    def load_state_dict(self, state_dict: Mapping[str, Any], *, strict: bool = True) -> None:
         """Continue after the batch at which a state was taken: the next `iter()` reads the rest of its epoch.
 
         Args:
             state_dict: from `state_dict()`, other keys in it are ignored; a state of torchdata's class, if
                 `order="torchdata"`, to which the next `iter()` goes if a sampler has `set_epoch`; or an empty one,
                 which lets the next loop start a new epoch.
+            strict: as in `Loader.load_state_dict`.
 
         Raises:
             StateFormatError: it is not a state of this class.
@@ -349,18 +368,19 @@ class StatefulDataLoader(DataLoader[T_co]):
                     self.loader.end_epoch()
                 return
             try:
-                self._load(state_dict)
+                self._load(state_dict, strict=strict)
             except Exception as error:
+                _explain(error)
                 self._refused = error
                 raise
             self._resumed = True
 
-    def _load(self, state: Mapping[str, Any]) -> None:
+    def _load(self, state: Mapping[str, Any], *, strict: bool) -> None:
         if _STATE not in state:
             self._adopt(state)
             return
         self._draw_from(state.get(_SEED))
-        self.loader.load_state_dict(state[_STATE])
+        self.loader.load_state_dict(state[_STATE], strict=strict)
         if state.get(_FINISHED) and self.loader.cursor.step > 0:
             self.loader.end_epoch()  # Accelerate reads one batch ahead, and marks the end of the epoch itself
 
@@ -491,7 +511,8 @@ class _EpochIterator(Generic[T_co]):
             except StopIteration:
                 self._loop.over = True
                 raise
-            except Exception:
+            except Exception as error:
+                _explain(error)
                 self._failed = loader.cursor
                 raise
             self._loop.started = True
@@ -555,6 +576,12 @@ def _torchdatas() -> Any:
             raise MissingDependencyError("torchdata is not installed. Run: pip install torchdata") from error
         _theirs.append(Theirs)
     return _theirs[0]
+
+
+def _explain(error: Exception) -> None:
+    """Say where options go that an error recommends for `wrap`."""
+    if isinstance(error, ResumableError) and "wrap(" in str(error):
+        error.add_note("Pass options of wrap() to StatefulDataLoader(), or to install() if a framework creates it.")
 
 
 def _random_sampler(order: str) -> Any:

@@ -22,7 +22,7 @@ from resumable.samplers.base import check_length
 from resumable.samplers.simple import check_data_length
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterable
+    from collections.abc import Callable, Iterable, Mapping
 
     import numpy as np
     import torch
@@ -34,7 +34,7 @@ if TYPE_CHECKING:
     from resumable.protocols import Backend
 
 
-__all__ = ["make_loader", "wrap"]
+__all__ = ["made_of", "make_loader", "wrap"]
 
 
 T = TypeVar("T")
@@ -169,11 +169,18 @@ def wrap(source: Any, **options: Any) -> Loader:
         ConfigurationError: an option has a bad value, or the source is empty.
         MissingDependencyError: a framework is not installed, or too old.
     """
-    given = Options.of(options).resolve_seed(source)
+    source, own = made_of(source)
+    given = Options.of({**own, **options}).resolve_seed(source)
     return _loader(source, given, *_adapt(source, given))
 
 
 wrap.__signature__ = signature_of_wrap()  # type: ignore[attr-defined]  # a function has it, for `inspect` and `help`
+
+
+def made_of(source: Any) -> tuple[Any, Mapping[str, Any]]:
+    """Return what a source with a Loader of its own was made of, a `DataLoader` and options; else the source."""
+    arguments = ask(type(source), "resumable_arguments")
+    return (None if arguments is None else arguments(source)) or (source, {})
 
 
 def make_loader(source: Any, options: Options, *, suggested: str) -> Loader:

@@ -29,6 +29,7 @@ from resumable.errors import (
 )
 from resumable.integrations.transformers import TrainLoader, last_whole_checkpoint, prepare
 from resumable.integrations.transformers.refusals import check_types
+from resumable.torch import StatefulDataLoader
 
 if TYPE_CHECKING:
     from collections.abc import Callable
@@ -101,6 +102,12 @@ def test_settings_that_do_not_fit_are_refused(tmp_path: Path, options: dict[str,
         prepare(trainer_in(tmp_path, **options))
 
 
+def test_transformers_rejects_accelerates_loader_with_a_state(tmp_path: Path) -> None:
+    """The page of `StatefulDataLoader` says so, and recommends `prepare`."""
+    with pytest.raises(TypeError, match="use_stateful_dataloader"):
+        TrainingArguments(str(tmp_path), accelerator_config={"use_stateful_dataloader": True})
+
+
 def test_what_is_given_is_checked(tmp_path: Path) -> None:
     trainer = trainer_in(tmp_path)
     with pytest.raises(UnsupportedError, match="expects a Trainer, but got an object of type Loader"):
@@ -170,6 +177,24 @@ def test_loader_of_a_trainers_own_method(tmp_path: Path) -> None:
         prepare(of(tmp_path / "c"), name="text").train()
     with pytest.raises(UnsupportedError, match="auto_find_batch_size"):
         prepare(of(tmp_path / "d", auto_find_batch_size=True)).train()
+
+
+class WithState(Noting):
+    """Makes a `StatefulDataLoader`, with an option of `wrap`."""
+
+    def get_train_dataloader(self) -> Any:
+        return StatefulDataLoader(Numbers(), 2, shuffle=True, tail="drop")
+
+
+def test_a_stateful_loader_of_a_trainers_own_method(tmp_path: Path) -> None:
+    """It is wrapped like the DataLoader that it was made of, with its options."""
+    arguments = TrainingArguments(str(tmp_path), **QUIET)
+    expected = prepare(trainer_in(tmp_path))
+    found = prepare(WithState(Net(), arguments, train_dataset=Numbers()))
+    expected.train()
+    found.train()
+    assert found.seen == expected.seen
+    assert found.get_train_dataloader().loader.state_dict()["tail"] == "drop"
 
 
 # ---------------------------------------------------------------------- loops of the user's

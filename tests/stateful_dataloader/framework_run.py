@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import os
 import signal
+import warnings
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from typing import Any
 os.environ |= {"OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1"}
 
 import datasets
+import pytorch_lightning as pl
 import torch
 from accelerate import Accelerator
 from accelerate.utils import DataLoaderConfiguration
@@ -22,6 +24,7 @@ from torch import nn
 from torch.utils.data import DataLoader, Dataset
 
 import resumable.torch
+from resumable.integrations.lightning import ResumableCallback
 
 SAMPLES, BATCH, EPOCHS = 20, 4, 3
 
@@ -32,7 +35,8 @@ class Run:
 
     Args:
         folder: of the checkpoint and the log.
-        kind: "accelerate", "accelerate, a stream" or "datasets".
+        kind: "accelerate", "accelerate, a stream" or "datasets"; "lightning", also with ", alone", which is without the
+            callback, and ", epochs", which saves only at the end of each epoch.
         workers: of the DataLoader.
         die_at: the process kills itself after so many of its steps, once they are saved.
         port: unused, as there is one rank.
@@ -153,10 +157,72 @@ def with_datasets(run: Run, progress: Progress) -> None:
     progress.end(model)
 
 
+class Module(pl.LightningModule):
+    """Makes its train loader, as torchdata's users do.
+
+    Args:
+        run: the run.
+        progress: of the run.
+    """
+
+    def __init__(self, run: Run, progress: Progress) -> None:
+        super().__init__()
+        self.net, self.run, self.noted = Net(), run, progress
+
+    def train_dataloader(self) -> Any:
+        after_last: Any = "next" if "alone" in self.run.kind else "empty"
+        return resumable.torch.StatefulDataLoader(
+            Samples(), BATCH, shuffle=True, num_workers=self.run.workers, after_last=after_last
+        )
+
+    def training_step(self, batch: dict[str, Any], _: int) -> torch.Tensor:
+        self.noted.trained(self.global_step + 1, batch["x"])
+        loss: torch.Tensor = self.net(**batch)["loss"]
+        return loss
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), 0.1, momentum=0.9)
+
+
+class Saver(pl.Callback):
+    """Saves after each step, or only at the end of each epoch."""
+
+    def on_train_batch_end(self, trainer: Any, pl_module: Any, *_: Any) -> None:
+        if "epochs" not in pl_module.run.kind:
+            self._save(trainer, pl_module)
+
+    def on_train_epoch_end(self, trainer: Any, pl_module: Any) -> None:
+        if "epochs" in pl_module.run.kind:
+            self._save(trainer, pl_module)
+
+    @staticmethod
+    def _save(trainer: Any, module: Module) -> None:
+        trainer.save_checkpoint(Path(module.run.folder, f"step-{trainer.global_step}"))
+        module.noted.saved()
+
+
+def with_lightning(run: Run, progress: Progress) -> None:
+    """Let Lightning's Trainer save and load, with the callback or alone."""
+    checkpoint = newest(run.folder)
+    torch.manual_seed(0 if checkpoint is None else os.getpid())
+    callback = [] if "alone" in run.kind else [ResumableCallback(wrap=True)]
+    quiet: dict[str, Any] = {"logger": False, "enable_progress_bar": False, "enable_model_summary": False}
+    trainer = pl.Trainer(
+        max_epochs=EPOCHS, accelerator="cpu", callbacks=[*callback, Saver()], enable_checkpointing=False, **quiet
+    )
+    module = Module(run, progress)
+    with warnings.catch_warnings():
+        warnings.filterwarnings("ignore", module="pytorch_lightning|typing_extensions")
+        trainer.fit(module, ckpt_path=checkpoint)
+    progress.end(module.net)
+
+
 def train(run: Run, _: int) -> None:
     progress = Progress(run)
     if run.kind == "datasets":
         with_datasets(run, progress)
+    elif run.kind.startswith("lightning"):
+        with_lightning(run, progress)
     else:
         with_accelerate(run, progress, streams=run.kind == "accelerate, a stream")
 

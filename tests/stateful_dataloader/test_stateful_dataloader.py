@@ -35,6 +35,7 @@ from resumable.errors import (
     LoopWarning,
     StateFormatError,
     StateMismatchError,
+    StateMismatchWarning,
     UnsupportedError,
 )
 from resumable.torch import StatefulDataLoader, install
@@ -425,6 +426,82 @@ def test_a_bad_option_is_rejected(option: dict[str, Any]) -> None:
         StatefulDataLoader(Noisy(), 3, **option)
 
 
+def test_an_error_says_where_options_go() -> None:
+    """Messages name `wrap`, which users of this class, or of a framework, do not call."""
+    loader = StatefulDataLoader(Counting(), 3, num_workers=2)
+    next(iter(loader))
+    other = StatefulDataLoader(Counting(), 3)
+    with pytest.raises(StateMismatchError, match=r"wrap\(\.\.\., streams=N\)") as caught:
+        other.load_state_dict(loader.state_dict())
+    loader.close()
+    assert "Pass options of wrap() to StatefulDataLoader()" in "".join(caught.value.__notes__)
+    with pytest.raises(UnsupportedError, match=r"wrap\(") as refused:
+        StatefulDataLoader(Counting(), 3, randomness="passed")
+    assert "Pass options of wrap() to StatefulDataLoader()" in "".join(refused.value.__notes__)
+
+
+def test_a_stream_with_logical_streams_fits_other_workers() -> None:
+    """As the error recommends."""
+    epochs, states = states_of("a stream", streams=2)
+    loader = made("a stream", 2, streams=2, num_workers=2)
+    loader.load_state_dict(states[2][2])
+    assert [epoch_of(loader) for _ in range(EPOCHS)] == [epochs[0][2:], *epochs[1:]]
+
+
+def test_a_different_batch_size_is_rejected_or_divides_the_rest() -> None:
+    _, states = states_of("in order")
+    loader = StatefulDataLoader(Noisy(), 4)
+    with pytest.raises(StateMismatchError, match="batch"):
+        loader.load_state_dict(states[2][2])
+    with pytest.raises(StateMismatchError, match="batch"):
+        iter(loader)
+    loader = StatefulDataLoader(Noisy(), 4, on_change="continue")
+    loader.load_state_dict(states[2][2])
+    assert [indices for indices, _ in epoch_of(loader)] == [
+        [*range(first, min(first + 4, 20))] for first in (6, 10, 14, 18)
+    ]
+
+
+def test_other_data_continues_if_it_is_not_strict() -> None:
+    """As the error recommends."""
+    _, states = states_of("shuffled")
+    loader = StatefulDataLoader(TensorDataset(torch.arange(20)), 3, shuffle=True)
+    with pytest.raises(StateMismatchError, match="strict=False"):
+        loader.load_state_dict(states[2][2])
+    with pytest.warns(StateMismatchWarning):
+        loader.load_state_dict(states[2][2], strict=False)
+    assert len(list(loader)) == len(loader) - 2
+
+
+@pytest.mark.parametrize("own", [{"seed": 3}, {"generator": 3}, {}])
+def test_wrap_reads_what_it_was_made_of(own: dict[str, Any]) -> None:
+    """With its options, and by index: any number of ranks, and a seed that nobody passed is in the states."""
+    options = {name: seeded() if name == "generator" else number for name, number in own.items()}
+    plain = DataLoader(Noisy(), 3, shuffle=True, generator=options.get("generator"))
+    torch.manual_seed(1)
+    expected = resumable.wrap(plain, tail="drop", seed=options.get("seed"))
+    loader = resumable.wrap(StatefulDataLoader(Noisy(), 3, shuffle=True, tail="drop", **options))
+    assert [values(next(iter(loader))) for _ in range(2)] == [values(next(iter(expected))) for _ in range(2)]
+    torch.manual_seed(2)
+    other = resumable.wrap(
+        StatefulDataLoader(Noisy(), 3, shuffle=True, tail="drop", **options),
+        tail="partial",
+        world=resumable.World(0, 1),
+    )
+    assert other.total_steps(0) == 7
+    resumed = resumable.wrap(StatefulDataLoader(Noisy(), 3, shuffle=True, tail="drop", **options))
+    resumed.load_state_dict(loader.state_dict())
+    assert [values(batch) for batch in resumed] == [values(batch) for batch in loader]
+
+
+def test_wrap_keeps_the_loop_of_a_subclass() -> None:
+    class Doubled(StatefulDataLoader[Any]):
+        def __iter__(self) -> Iterator[Any]:
+            return iter([batch[0] * 2 for batch in super().__iter__()])
+
+    assert next(iter(resumable.wrap(Doubled(Noisy(), 3)))).tolist() == [0, 2, 4]
+
+
 @pytest.mark.parametrize("other", [{"sampler": range(3)}, {"batch_sampler": [[0], [1]]}])
 def test_shuffle_with_a_sampler_is_rejected(other: dict[str, Any]) -> None:
     """As PyTorch does; the sampler must not be ignored."""
@@ -625,9 +702,11 @@ def test_torchdatas_order_is_torchdatas() -> None:
             assert [batch[0].tolist() for batch in ours] == [batch[0].tolist() for batch in theirs]
 
 
-def test_pytorchs_order_is_pytorchs() -> None:
+@pytest.mark.parametrize("seed", [{"generator": 3}, {"seed": 3}])
+def test_pytorchs_order_is_pytorchs(seed: dict[str, Any]) -> None:
     plain = DataLoader(Noisy(), 3, shuffle=True, generator=seeded())
-    loader = StatefulDataLoader(Noisy(), 3, shuffle=True, generator=seeded(), order="torch")
+    given = {"generator": seeded()} if "generator" in seed else seed
+    loader = StatefulDataLoader(Noisy(), 3, shuffle=True, order="torch", **given)
     for _ in range(2):
         assert [batch[0].tolist() for batch in loader] == [batch[0].tolist() for batch in plain]
 

@@ -23,6 +23,7 @@ from resumable.errors import ConfigurationError, StateMismatchError, Unsupported
 from resumable.integrations.lightning import private
 from resumable.loader.iterators import deliver, taken_away, tell_twins_of
 from resumable.loader.loader import Loader
+from resumable.loader.wrap import made_of
 from resumable.loader.wrap import make_loader as make_named
 
 if TYPE_CHECKING:
@@ -500,7 +501,8 @@ def make_loader(source: Any, name: str, wrap: bool | Mapping[str, Any], *, world
             f"{type(source).__qualname__}.\nA run that is resumed mid-epoch would read its data from the start again. "
             "Pass resumable.wrap(loader) to the Trainer, or use ResumableCallback(wrap=True)."
         )
-    options = dict(wrap) if wrap is not True else {}
+    source, own = made_of(source)
+    options = {**own, **(wrap if wrap is not True else {})}
     if _has_plain_order(source):
         if world_size > 1 and not source.drop_last:
             options.setdefault("tail", "pad")  # equal shares, as the DistributedSampler has that Lightning injects

@@ -30,7 +30,7 @@ from resumable.integrations.transformers.transformers_state import (
     save_buffers,
 )
 from resumable.loader.loader import Loader
-from resumable.loader.wrap import wrap
+from resumable.loader.wrap import made_of, wrap
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Mapping
@@ -146,7 +146,8 @@ class Session:
             source = get()
         if isinstance(source, Loader):
             return self._take(source)
-        options = {"seed": args.seed if args.data_seed is None else args.data_seed, **self._options}
+        source, own = made_of(source)
+        options = {"seed": args.seed if args.data_seed is None else args.data_seed, **own, **self._options}
         shared = args.world_size > 1 and getattr(source, "sampler", None) is not None
         if shared and not args.dataloader_drop_last and _is_map_style(source):
             options.setdefault("tail", "pad_ranks")  # as with even_batches of Accelerate
