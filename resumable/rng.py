@@ -12,6 +12,7 @@ from __future__ import annotations
 import random
 import sys
 import warnings
+from hashlib import blake2b
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
@@ -129,6 +130,20 @@ def warn_of_devices(state: Mapping[str, Any]) -> None:
                 PromiseWarning,
                 stacklevel=3,
             )
+
+
+def digests() -> dict[str, str]:
+    """Return a digest of each RNG of the CPU, which changes whenever the RNG is used; for checks and chaos runs."""
+    states = {"python": repr(random.getstate()).encode(), "numpy": _of_numpy()}
+    torch = sys.modules.get("torch")
+    if torch is not None:
+        states["torch"] = torch.get_rng_state().numpy().tobytes()
+    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in states.items()}
+
+
+def _of_numpy() -> bytes:
+    _, keys, *rest = np.random.get_state()  # noqa: NPY002  # the global one is meant
+    return np.asarray(keys).tobytes() + repr(rest).encode()
 
 
 # ---------------------------------------------------------------------- devices

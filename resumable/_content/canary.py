@@ -36,6 +36,7 @@ from typing import TYPE_CHECKING, Any
 import numpy as np
 
 from resumable._content.arrays import Array, has_plain_numbers, of_tensor
+from resumable._content.elements import spread
 from resumable._content.leaves import digest_text, excerpt, walk
 from resumable._introspection import (
     ask,
@@ -216,7 +217,7 @@ class _Reader:
 
     def _array(self, array: np.ndarray[Any, Any]) -> Read:
         if array.dtype.hasobject and not self._old:
-            some = array.reshape(-1)[_spread(array.size, _ROWS)].tolist()
+            some = array.reshape(-1)[spread(array.size, _ROWS)].tolist()
             return self._seen(f"array {array.dtype.str} {array.shape}", some)
         self.has_content |= not array.dtype.hasobject
         return _array(array), ()
@@ -303,25 +304,25 @@ def _of_other(value: Any) -> Sequence[Any] | None:
 def _of_pandas(value: Any) -> list[Any] | None:
     pandas: Any = sys.modules["pandas"]
     if isinstance(value, pandas.DataFrame):
-        few = value.take(_spread(len(value), _ROWS))
-        columns = [few.iloc[:, place].array for place in _spread(few.shape[1], _COLUMNS)]
+        few = value.take(spread(len(value), _ROWS))
+        columns = [few.iloc[:, place].array for place in spread(few.shape[1], _COLUMNS)]
         return [value.shape, np.asarray(value.columns), np.asarray(few.index), *map(np.asarray, columns)]
     if isinstance(value, pandas.Series):
-        few = value.take(_spread(len(value), _ROWS))
+        few = value.take(spread(len(value), _ROWS))
         return [len(value), value.name, np.asarray(few.index), str(value.dtype), np.asarray(few.array)]
     if isinstance(value, pandas.Index):
-        return [len(value), str(value.dtype), np.asarray(value.take(_spread(len(value), _ROWS)))]
+        return [len(value), str(value.dtype), np.asarray(value.take(spread(len(value), _ROWS)))]
     return None
 
 
 def _of_arrow(value: Any) -> list[Any] | None:
     arrow: Any = sys.modules["pyarrow"]
     if isinstance(value, (arrow.Table, arrow.RecordBatch)):
-        columns = [value.column(place) for place in _spread(value.num_columns, _COLUMNS)]
+        columns = [value.column(place) for place in spread(value.num_columns, _COLUMNS)]
         return [value.num_rows, value.schema.names, *columns]
     if isinstance(value, (arrow.Array, arrow.ChunkedArray)):
         nested = arrow.types.is_nested(value.type)
-        some = [value[place] for place in _spread(len(value), _ROWS)]
+        some = [value[place] for place in spread(len(value), _ROWS)]
         return [len(value), str(value.type), *(some if nested else [repr([_excerpt_of(one.as_py()) for one in some])])]
     if isinstance(value, arrow.Scalar) and value.is_valid and has(type(value), "values"):
         return [*value.values()] if callable(value.values) else [value.values]  # of a struct, or of a list
@@ -369,10 +370,6 @@ def _of_object(value: Any, kind: type) -> list[Any] | None:
                     computed.add(name)
         found = {name: one for name, one in found.items() if name not in computed and not str(name).endswith("hash")}
     return [part for name in sorted(found, key=str) for part in (_Name(name), found[name])] or None
-
-
-def _spread(length: int, most: int) -> list[int]:
-    return list(range(length)) if length <= most else [at * (length - 1) // (most - 1) for at in range(most)]
 
 
 def _array(values: np.ndarray[Any, Any]) -> Iterator[bytes]:

@@ -222,9 +222,8 @@ def names_a_file(leaf: Any) -> bool:
 
 def spread(length: int, most: int) -> list[int]:
     """Return at most `most` positions of a sequence, spread over it and including both ends."""
-    return (
-        list(range(length)) if length <= most else [number * (length - 1) // max(most - 1, 1) for number in range(most)]
-    )
+    last = max(most - 1, 1)
+    return list(range(length)) if length <= most else [number * (length - 1) // last for number in range(most)]
 
 
 def _read(where: str, value: Any, depth: int) -> tuple[tuple[Any, ...], Sequence[Leaf]]:

@@ -200,10 +200,9 @@ class _Reader:
             above.popitem()
         if next(self._left, None) is None:
             raise _TooManyError
-        value = self._opened(value) if self._opened else value
         if id(value) in above:
             return (Text(f"what holds it, {len(above) - list(above).index(id(value))} above"),), ()
-        found = take(value, lists=self._lists)
+        found = take(self._opened(value) if self._opened else value, lists=self._lists)
         if not isinstance(found, (list, Whole)):
             return (found,), ()
         if len(above) >= _DEEPEST:

@@ -7,12 +7,13 @@ inside a user's dataset.
 
 from __future__ import annotations
 
+import gc
 import warnings
 from dataclasses import replace
 from typing import TYPE_CHECKING, Any
 
 from resumable._data import without_seed
-from resumable._introspection import ask, attributes_of, has, is_exactly, module_of, mro_of, qualname_of
+from resumable._introspection import ask, has, is_exactly, module_of, mro_of, qualname_of
 from resumable._requirements import check_version
 from resumable.errors import ConfigurationError, PromiseWarning
 
@@ -92,8 +93,7 @@ def _say_without_seed(source: Any, name: str) -> None:
 
 def loses_buffer(source: Any) -> bool:
     """Return whether a source, or one inside it, has a buffer that its state does not include."""
-    seen: set[int] = set()
-    waiting = [source]
+    seen, waiting = set[int](), [source]
     while waiting and len(seen) < _MOST:
         thing = waiting.pop()
         if id(thing) in seen:
@@ -101,24 +101,11 @@ def loses_buffer(source: Any) -> bool:
         seen.add(id(thing))
         if _loses(thing):
             return True
-        waiting += _inside(thing)
+        inside = gc.get_referents(thing)[:_MOST]
+        waiting += [one for one in inside if has(type(one), "__iter__") and not is_exactly(one, (str, bytes))]
     return False
 
 
 def _loses(thing: Any) -> bool:
     known = any((module_of(base), qualname_of(base)) in _LOSING for base in mro_of(type(thing)))
     return known and bool(ask(thing, "buffer_size") != 1)  # a buffer of 1 yields each element immediately
-
-
-def _inside(thing: Any) -> list[Any]:
-    """Return the objects in a source that may be sources."""
-    kind = type(thing)
-    if issubclass(kind, list):
-        found = list.__getitem__(thing, slice(_MOST))
-    elif issubclass(kind, tuple):
-        found = list(tuple.__getitem__(thing, slice(_MOST)))
-    elif issubclass(kind, dict):
-        found = list(dict.values(thing))[:_MOST]
-    else:
-        found = [] if issubclass(kind, type) else list(attributes_of(thing).values())
-    return [one for one in found if has(type(one), "__iter__") and not is_exactly(one, (str, bytes))]

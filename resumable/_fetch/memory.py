@@ -146,8 +146,13 @@ class _Search:
             self.shared |= not issubclass(kind, np.ndarray) and thing.is_shared() and thing.device.type == "cpu"
             self.copies &= self._bytes <= _MOST_BYTES
             self._array(path, thing)
-        elif issubclass(kind, (types.FunctionType, types.MethodType, partial)):
-            self._callable(path, thing, depth)
+        elif issubclass(kind, types.FunctionType):
+            self._function(path, thing, depth)
+        elif issubclass(kind, types.MethodType):
+            self._add(path, thing.__self__, depth)
+        elif issubclass(kind, partial):
+            for number, one in enumerate((thing.func, *thing.args, *thing.keywords.values())):
+                self._add(f"{path}[{number}]", one, depth)
         else:
             self._object(path, thing, depth)
 
@@ -180,15 +185,6 @@ class _Search:
         else:
             self._note(path, Note("value", text))
 
-    def _callable(self, path: str, thing: Any, depth: int) -> None:
-        if issubclass(type(thing), types.FunctionType):
-            self._function(path, thing, depth)
-        elif issubclass(type(thing), types.MethodType):
-            self._add(path, thing.__self__, depth)
-        else:
-            for number, one in enumerate((thing.func, *thing.args, *thing.keywords.values())):
-                self._add(f"{path}[{number}]", one, depth)
-
     def _function(self, path: str, function: types.FunctionType, depth: int) -> None:
         for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
             self._add(f"{path}.{name}", survive(None, partial(getattr, cell, "cell_contents"), None), depth)
@@ -219,7 +215,8 @@ class _Search:
             self._add(f"{path}.{name}", value, depth, (attributes, name))
         for base in mro_of(kind):
             for name, member in list(members_of(base).items()):
-                if type(member) is types.MemberDescriptorType:
+                # Members for offsets, which classes written in C have, contain addresses.
+                if type(member) is types.MemberDescriptorType and not name.endswith("offset__"):
                     self._add(f"{path}.{name}", survive(None, partial(member.__get__, thing), None), depth)
                 elif name == "__iter__" and type(member) is types.FunctionType:
                     self._function("", member, depth)

@@ -25,7 +25,6 @@ from collections import deque
 from contextlib import suppress
 from functools import partial
 from multiprocessing.connection import wait
-from pathlib import Path
 from pickle import loads  # what a queue of `multiprocessing` uses
 from queue import Empty
 from time import monotonic
@@ -35,6 +34,7 @@ from torch.utils.data import DataLoader
 
 from resumable._fetch.stalls import dump_stack, shortened
 from resumable._fetch.workers import Workers
+from resumable._processes import look_at
 from resumable._torch_private import WorkersIterator, forget_workers, is_exiting
 from resumable.errors import WorkerError
 
@@ -563,7 +563,5 @@ def _kill(workers: list[Any]) -> None:
 
 
 def _is_stopped(worker: Any) -> bool:
-    with suppress(OSError):
-        stat = Path(f"/proc/{worker.pid}/stat").read_text(encoding="ascii", errors="replace")
-        return stat.rpartition(")")[2].split()[0] in {"T", "t"}
-    return False
+    stat = look_at(worker.pid)
+    return stat is not None and stat.is_stopped

@@ -26,6 +26,7 @@ from time import time_ns
 from typing import TYPE_CHECKING, Literal, get_args
 from zlib import crc32
 
+from resumable._processes import look_at
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -268,11 +269,8 @@ def _started(pid: int) -> int:
 
     The number alone says little: later processes get it again, and in a container it is often the same.
     """
-    with suppress(OSError):
-        stat = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-        state, *fields = stat.rpartition(")")[2].split()  # the name before it may contain anything
-        return 0 if state in {"Z", "X"} else int(fields[18])
-    return 0
+    stat = look_at(pid)
+    return stat.started if stat is not None and stat.lives else 0
 
 
 def _host() -> int:

@@ -9,6 +9,8 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from resumable._processes import look_at
+
 if TYPE_CHECKING:
     from collections.abc import Callable
 
@@ -38,10 +40,12 @@ def started() -> float:
 
 def _of_system() -> float:
     now = time.time()
+    stat = look_at("self")
+    if stat is None:
+        return _imported
     try:
-        fields = Path("/proc/self/stat").read_text(encoding="utf-8", errors="replace").rpartition(")")[2].split()
         up = float(Path("/proc/uptime").read_text(encoding="ascii").split()[0])
-        age = up - int(fields[19]) / os.sysconf("SC_CLK_TCK")
+        age = up - stat.started / os.sysconf("SC_CLK_TCK")
     except (OSError, ValueError, IndexError):
         return _imported
     return now - age if age >= 0 else _imported

@@ -10,6 +10,7 @@ import tempfile
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
+from resumable._processes import kill_all
 from resumable._selfcheck.scripts import Maker, hearing, loading
 from resumable._selfcheck.streams import Clock, Generators, read
 from resumable.errors import ResumableError
@@ -22,6 +23,7 @@ __all__ = ["Function", "Job", "Process", "Read", "Target", "answer", "is_fresh",
 
 _LEAST = 20.0  # seconds granted to the process regardless of the time left, as importing a framework is slow
 _VARIABLE = "PYTHONHASHSEED"
+_MARK = "RESUMABLE_CHECK_PROCESS"  # identifies the process and all that it starts
 _CODE = (
     "import sys; sys.path.append(sys.argv[1]); from resumable._selfcheck.fresh import main; sys.exit(main(sys.argv[2]))"
 )
@@ -83,7 +85,7 @@ class Process:
         self._folder = tempfile.TemporaryDirectory(prefix="resumable-check-")
         self._patience = seconds + target.patience
         self._said = tempfile.TemporaryFile()  # noqa: SIM115  # close() closes it
-        seed = {_VARIABLE: "2" if os.environ.get(_VARIABLE) == "1" else "1"}
+        seed = {_VARIABLE: "2" if os.environ.get(_VARIABLE) == "1" else "1", _MARK: self._folder.name}
         self._child = target.start(
             Path(self._folder.name),
             jobs,
@@ -120,7 +122,8 @@ class Process:
     def _end(self) -> None:
         if self._child.poll() is None:
             self._child.kill()
-            self._child.wait()
+        kill_all(f"{_MARK}={self._folder.name}", 0)
+        self._child.wait()
 
 
 class Job(NamedTuple):

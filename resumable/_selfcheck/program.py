@@ -24,6 +24,7 @@ from typing import TYPE_CHECKING, Any
 
 from resumable import failpoints
 from resumable._order.cursor import Cursor
+from resumable._processes import kill_all
 from resumable._selfcheck.fresh import answer
 from resumable._selfcheck.report import CheckReport
 from resumable._selfcheck.scripts import T, hearing, raised, unrecorded
@@ -125,17 +126,18 @@ def check_program(words: Sequence[str], seconds: float, tell: Tell, say: Callabl
 
 @contextmanager
 def _started(asked: Asked, folder: Path) -> Iterator[subprocess.Popen[bytes]]:
-    """Start a program in a new process group, and end it. A launcher gets time to end its ranks."""
+    """Start a program in a new process group, and end it with all that it started. A launcher gets time to do so."""
     options = {"stdin": subprocess.DEVNULL, "stdout": 2, "start_new_session": True}  # standard output is the report's
     child = asked.start(folder, None, asked.seconds, env={}, **options)
     try:
         yield child
     finally:
-        for number in (signal.SIGTERM, signal.SIGKILL):
-            with suppress(ProcessLookupError):
-                os.killpg(child.pid, number)
-            with suppress(subprocess.TimeoutExpired):
-                child.wait(_GRACE)
+        with suppress(ProcessLookupError):
+            os.killpg(child.pid, signal.SIGTERM)
+        with suppress(subprocess.TimeoutExpired):
+            child.wait(_GRACE)
+        kill_all(f"{failpoints.CHECKED}={folder}", child.pid)
+        child.wait()
 
 
 def _found(child: subprocess.Popen[bytes], path: Path, say: Callable[[str], None]) -> Iterator[Any]:

@@ -9,15 +9,12 @@ import json
 import logging
 import math
 import pickle
-import random
 import sys
 import time
 from collections import Counter
 from dataclasses import dataclass, field
 from itertools import pairwise
 from typing import TYPE_CHECKING, Any, NamedTuple
-
-import numpy as np
 
 from resumable import rng
 from resumable._content import Array, Uncompared, digest_arrays, leaves_of, text_of
@@ -61,14 +58,14 @@ def recorded(loader: Loader, count: int, clock: Clock, share: float) -> Recorded
     batches: list[Batch] = []
     states = _States()
     states.take(loader, 0)
-    moved, before = None, _generators()
+    moved, before = None, rng.digests()
     for batch in _stream(loader, count):
         batches.append(batch)
         states.take(loader, len(batches))
         if len(batches) > 1 and batches[-2].epoch != batch.epoch:
             states.keep(len(batches) - 1)
         states.thin_out(len(batches))
-        if (after := _generators()) != before:
+        if (after := rng.digests()) != before:
             moved, before = moved or batch, after
         if (len(batches) >= _LEAST and time.monotonic() > end) or _is_enough(batches):
             break
@@ -329,11 +326,3 @@ class Generators:
         torch = sys.modules.get("torch")
         if torch is not None and "torch" not in self.state:
             torch.manual_seed(torch.Generator().initial_seed())
-
-
-def _generators() -> Any:
-    """Return a value that changes if a global RNG is used."""
-    numpy: Any = np.random.get_state(legacy=True)  # noqa: NPY002  # the global one is meant
-    torch = sys.modules.get("torch")
-    torchs = None if torch is None else torch.get_rng_state().numpy().tobytes()
-    return hash(random.getstate()), numpy[1].tobytes(), numpy[2:], torchs

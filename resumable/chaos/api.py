@@ -26,11 +26,11 @@ from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.plan import FAULTS, aim, note_sizes, note_targets
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.report.outcome import check_resumed, note_all, note_missed, settle_in_place
 from resumable.chaos.report.progress import affordable, describe_plan, follow
 from resumable.chaos.verify.baseline import forgive_rounding
 from resumable.chaos.verify.checks import check
 from resumable.chaos.verify.files import few
+from resumable.chaos.verify.outcome import check_resumed, note_all, note_missed, settle_in_place
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -145,11 +145,12 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
             "mtbf": mtbf,
         }
         options |= {"failures": failures, "ranks": starts, "jobs": jobs}
-        report = Report(ours, seed, baseline, notes, directory=root, options=options, impossible=impossible)
+        told: dict[str, Any] = {"options": options, "impossible": impossible, "ignore": patterns}
+        report = Report(words, seed, baseline, notes, directory=root, **told)
         if tell:
             tell(describe_plan(len(cases), every, each, jobs))
         show = stack.enter_context(follow(len(cases), tell))
-        run_campaign(report, cases, root, jobs=jobs, show=show, reaper=reaper)
+        run_campaign(ours, report, cases, root, jobs=jobs, show=show, reaper=reaper)
         settle_in_place(report)
         report.notes += [*note_missed(report), *note_all(report)]
         check_resumed(report)
@@ -197,7 +198,8 @@ def replay(directory: str | Path, *, tell: Callable[[str], None] | None = None) 
     with Reaper() as reaper:
         attempts = run_case(record.command, record.case, again, reaper)
     forgive_rounding(record.baseline, attempts)
-    report = Report(record.command, record.seed, record.baseline, record.notes, directory=again)
+    words, ignore = record.command.words, record.command.ignore
+    report = Report(words, record.seed, record.baseline, record.notes, directory=again, ignore=ignore)
     found = check(record.case, record.baseline, attempts)
     report.add(Outcome.of(record.case, place, attempts, found, record.baseline))
     settle_in_place(report)

@@ -14,11 +14,11 @@ from itertools import islice
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
-from resumable.chaos.launch.inventory import read_left, write_left
+from resumable.chaos.inventory import read_left, write_left
 from resumable.chaos.launch.mirror import LOCK, Mirror
 from resumable.chaos.launch.runner import CASE, Command, run_case
+from resumable.chaos.ledger import read_attempts
 from resumable.chaos.plan import Case, Launch, Survey, by_the_clock, exhaustive, limited, pairs, randomly
-from resumable.chaos.recorder.ledger import read_attempts
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.verify.baseline import check_healthy, check_seen, drop_what_differs, forgive_rounding
 from resumable.chaos.verify.checks import check, check_restarts
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Sequence
 
     from resumable.chaos.launch.reaper import Reaper
-    from resumable.chaos.recorder.ledger import Attempt
+    from resumable.chaos.ledger import Attempt
 
 
 __all__ = [
@@ -134,6 +134,7 @@ def plan_cases(  # noqa: PLR0913  # the options of the command line
 
 
 def run_campaign(  # noqa: PLR0913  # all parts of a campaign
+    command: Command,
     report: Report,
     cases: Iterable[Case],
     directory: Path,
@@ -145,6 +146,7 @@ def run_campaign(  # noqa: PLR0913  # all parts of a campaign
     """Run cases in parallel, and keep the directories of those that failed.
 
     Args:
+        command: the user's.
         report: receives the outcomes.
         cases: the faults.
         directory: for the directories of the cases.
@@ -155,7 +157,7 @@ def run_campaign(  # noqa: PLR0913  # all parts of a campaign
 
     def run_one(number: int, case: Case) -> Outcome:
         place = directory / f"{number:04}"
-        attempts = run_case(report.command, case, place, reaper)
+        attempts = run_case(command, case, place, reaper)
         forgive_rounding(report.baseline, attempts)
         outcome = Outcome.of(case, place, attempts, check(case, report.baseline, attempts), report.baseline)
         if outcome.ok:

@@ -15,7 +15,7 @@ the sums.
 from __future__ import annotations
 
 import math
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
@@ -23,9 +23,14 @@ from resumable import _content
 from resumable._content import Array, digest_arrays, digest_of, leaves_of
 from resumable._order.world import World
 
+if TYPE_CHECKING:
+    from collections.abc import Callable
+
 __all__ = [
     "EXACT",
+    "OF_ONE_LAUNCH",
     "SEPARATOR",
+    "as_array",
     "digest_samples",
     "digest_weights",
     "is_lost",
@@ -37,6 +42,7 @@ __all__ = [
 
 SEPARATOR = " ~ "
 EXACT = 2  # maximum number of ranks with bit-identical weights
+OF_ONE_LAUNCH = {"best_model_path", "kth_best_model_path"}  # in Lightning's ModelCheckpoint: files of a launch
 _SUMS = 4
 
 
@@ -72,16 +78,23 @@ def _is_lost(leaf: Any, *, plain: bool) -> bool:
     return isinstance(leaf, Array) and (plain or leaf.rows is not None) and leaf.is_lost()
 
 
-def parts_of(content: Any) -> dict[str, str]:
-    """Return a text for each part of nested objects, by dotted path; with sketches if there are more than two ranks."""
-    return _content.parts_of(content, _opened, weight_sketch) if _is_rounded() else _content.parts_of(content)
+def parts_of(content: Any, opened: Callable[[Any], Any] | None = None) -> dict[str, str]:
+    """Return a text for each part of nested objects, by dotted path; with sketches if there are more than two ranks.
+
+    Args:
+        content: of a checkpoint, or weights.
+        opened: returns what is compared of each part; None for everything.
+    """
+    if not _is_rounded():
+        return _content.parts_of(content, opened)
+    return _content.parts_of(content, lambda node: as_array(opened(node) if opened else node), weight_sketch)
 
 
 def digest_weights(weights: Any) -> str:
     """Digest nested plain values and tensors; above two ranks, a digest of everything that is exact, and sketches."""
     if not _is_rounded():
         return digest_of(weights)
-    texts = _content.parts_of(weights, _opened, weight_sketch)
+    texts = _content.parts_of(weights, as_array, weight_sketch)
     sketches = [text.partition(SEPARATOR)[2] for text in texts.values() if SEPARATOR in text]
     rest = digest_of([f"{path}: {without_digest(text)}" for path, text in texts.items()])
     return SEPARATOR.join([f"{rest}: {digest_of(weights)}", *sketches])
@@ -99,8 +112,8 @@ def _is_rounded() -> bool:
     return World.detect().size > EXACT
 
 
-def _opened(node: Any) -> Any:
-    """Return a list of numbers as an array, to give it a sketch."""
+def as_array(node: Any) -> Any:
+    """Return a list of numbers as an array, which can have a sketch, and anything else as it is."""
     listed = isinstance(node, (list, tuple)) and node and all(type(value) is float for value in node)
     return np.array(node) if listed else node
 

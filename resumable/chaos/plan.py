@@ -15,7 +15,7 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.recorder.ledger import Attempt
+    from resumable.chaos.ledger import Attempt
 
 
 __all__ = [
@@ -44,9 +44,9 @@ class Kind:
 
     Args:
         meaning: what happens.
-        does: what the process does to itself (`fire.py`).
+        does: what the process does to itself.
         points: prefixes of the failpoints at which it can happen.
-        storage: what is done to the checkpoints afterwards (`storage.py`).
+        storage: what is done to the checkpoints afterwards.
         in_worker: whether it happens in a worker process.
         saves: number of checkpoints that must exist before.
     """

@@ -181,7 +181,7 @@ def _tell(text: str) -> None:
 
 def _print(report: Report, directory: Path, given: Namespace) -> None:
     if given.junit is not None:
-        command = shlex.join(report.command.words)
+        command = shlex.join(report.command)
         write_junit(given.junit, "resumable chaos", [_case(command, one) for one in report.outcomes], report.seconds)
     if given.json:
         print_json(report.as_dict())

@@ -10,7 +10,7 @@ import pytest
 from planted_programs import BEGIN, BUGS, DIFFERENT, END, HEAD, LOOP, REFUSED, TORCH, TWO, UNSORTED, programs
 
 import resumable
-from resumable.chaos.recorder.ledger import Attempt, RankLog
+from resumable.chaos.ledger import Attempt, RankLog
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.causes import CAUSES, Cause, find_cause
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose

@@ -20,8 +20,8 @@ from resumable.chaos.api import choose_ranks
 from resumable.chaos.digests import digest_weights, parts_of
 from resumable.chaos.launch.group import SHARED_STORE, environment_of_agents
 from resumable.chaos.launch.runner import Command, run_case
+from resumable.chaos.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.plan import Case, Fault, Launch, aim, note_sizes, note_targets
-from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome
 from resumable.chaos.report.text import tell_lines
 from resumable.chaos.verify.baseline import forgive_rounding

@@ -12,8 +12,8 @@ import torch
 
 import resumable
 from resumable.chaos.digests import is_lost
+from resumable.chaos.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.plan import Case, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.verify.checks import (
     each_sample_once,
     same_checkpoints,

@@ -18,11 +18,11 @@ from xml.etree import ElementTree as ET
 import pytest
 
 import resumable
+from resumable._processes import living_members
 from resumable.chaos.api import check_kinds, check_points, check_words, choose_ranks
 from resumable.chaos.launch.group import Group, StoppedError
 from resumable.chaos.launch.reaper import Reaper
 from resumable.chaos.plan import Fault, Survey, by_the_clock
-from resumable.chaos.processes import living_members
 from resumable.cli import main
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE

@@ -17,12 +17,12 @@ import pytest
 import torch
 
 import resumable
+from resumable.chaos import inventory as contents
 from resumable.chaos.campaign import survey
-from resumable.chaos.launch import inventory as contents
-from resumable.chaos.launch.inventory import changed, parts_of_file, stamps, take_inventory
+from resumable.chaos.inventory import changed, parts_of_file, stamps, take_inventory
 from resumable.chaos.launch.runner import Command, run_case
+from resumable.chaos.ledger import Attempt, Batch, Left, RankLog, StepRef
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, Left, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.baseline import cover
@@ -274,7 +274,7 @@ def test_a_checkpoint_of_another_step_is_compared_with_nothing() -> None:
     same = leaving({"a.pt": {"loader.cursor.step": "4", "weight": "float32[2]: b"}}, trains=2)
     assert same_files(PEACE, first, [other]) == ""
     assert same_files(PEACE, first, [same]).startswith("'weight' in a.pt differs")
-    made = Report(Command(("python",)), 0, first)
+    made = Report(("python",), 0, first)
     made.add(Outcome.of(PEACE, Path("0001"), [other], {}, first))
     assert (made.status, made.coverage.model) == (3, False)
     made.add(Outcome.of(PEACE, Path("0002"), [same], {}, first))
@@ -304,7 +304,7 @@ def test_a_checkpoint_of_another_step_is_compared_with_nothing() -> None:
 )
 def test_a_model_is_compared_where_its_numbers_are(run: Attempt, model: bool | None) -> None:
     assert cover(run).model is model
-    made = Report(Command(("python",)), 0, run)
+    made = Report(("python",), 0, run)
     assert (made.ok, made.status) == ((False, 3) if model is False else (True, 0))
     assert ("the weights (nothing that was compared contains them)" in made.coverage.missing) is (model is False)
 

@@ -16,12 +16,12 @@ from resumable.chaos.campaign import survey
 from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
+from resumable.chaos.ledger import Attempt, RankLog
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.report.outcome import note_missed, note_uncompared
 from resumable.chaos.verify.baseline import drop_what_differs
 from resumable.chaos.verify.checks import check
+from resumable.chaos.verify.outcome import note_missed, note_uncompared
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:
@@ -53,7 +53,7 @@ def run(tmp_path: Path, preloads: Callable[[str], Preload]) -> Callable[..., tup
         case = Case((Launch(choose(seen)), Launch()))
         attempts = run_case(command, case, tmp_path / "case")
         outcome = Outcome.of(case, tmp_path / "case", attempts, check(case, baseline, attempts), baseline)
-        return outcome, Report(command, 0, baseline, notes, [outcome])
+        return outcome, Report(command.words, 0, baseline, notes, [outcome])
 
     return run_one
 

@@ -14,8 +14,8 @@ import pytest
 
 import resumable
 from resumable.chaos.launch.runner import DAMAGES
+from resumable.chaos.ledger import Attempt, RankLog
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.chaos.verify.baseline import check_healthy
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE

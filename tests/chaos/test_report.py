@@ -10,9 +10,8 @@ from pathlib import Path
 
 import pytest
 
-from resumable.chaos.launch.runner import Command
+from resumable.chaos.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.ledger import Attempt, Batch, RankLog, StepRef
 from resumable.chaos.report import Outcome, Report
 from resumable.chaos.report.text import as_ranges, make_rows, tell
 from resumable.chaos.verify.checks import from_the_newest
@@ -48,7 +47,7 @@ def outcome(number: int, *, ok: bool, fault: Fault = KILL, text: str = "2 steps 
 
 
 def report(*outcomes: Outcome, notes: tuple[str, ...] = ()) -> Report:
-    made = Report(Command(("python", "train.py", "--name", "<b>")), 7, attempt(0, log(0, 12)), list(notes))
+    made = Report(("python", "train.py", "--name", "<b>"), 7, attempt(0, log(0, 12)), list(notes))
     made.options = {"faults": ["kill", "torn-write"], "points": 2}
     assert list(made.environment)[:4] == ["date", "platform", "python", "resumable"]
     made.environment = {"date": "2026-11-26", "torch": "<2.13>"}
@@ -235,7 +234,7 @@ class Links(HTMLParser):
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         self.found += [value or "" for name, value in attrs if name in {"src", "href", "xlink:href"}]
-        if tag not in {"meta", "br"}:
+        if tag not in {"meta", "br", "input"}:
             self.open.append(tag)
 
     def handle_endtag(self, tag: str) -> None:
@@ -262,7 +261,7 @@ def test_the_page_is_one_file_with_the_causes_first_and_a_timeline_per_case() ->
     links = Links()
     links.feed(text)
     assert not links.open
-    assert all(link.startswith("#case-") for link in links.found)
+    assert set(links.found) == {"#case-0007", "#case-0008", "#case-0009"}
     assert not re.search(r"url\(|@import|<script|<link|<img", text)
     places = [text.index(part) for part in ("FAILED: a promise", "Likely causes", 'id="case-0007"', "All cases")]
     assert places == sorted(places)
@@ -287,6 +286,35 @@ def test_the_page_is_one_file_with_the_causes_first_and_a_timeline_per_case() ->
         assert part in text.replace("&#x27;", "'")
     assert "date 2026-11-26, torch &lt;2.13&gt;</p>" in text
     assert text == report(*failing(), outcome(10, ok=True), notes=("a <note>",)).html()
+
+
+def test_the_page_says_what_a_case_did_and_leads_to_its_output() -> None:
+    """A case names its point, has a command that one click selects, and links to what it printed, if it is there."""
+    made = report(outcome(7, ok=False), outcome(8, ok=True))
+    made.baseline.ranks[0].points = [*["loader.handed"] * 16, "store.half"]
+    made.directory = Path("runs/chaos").absolute()
+    text = made.html()
+    case = re.findall(r'<section class="case" id="case-0007">.*?</section>', text, re.DOTALL)[0]
+    assert "Point 17: part of a checkpoint&#x27;s data was written" in case
+    assert '<code class="command">resumable chaos replay runs/chaos/0007</code>' in case
+    assert re.findall(r'href="([^#].*?)"', text) == [f"0007/attempt-{launch}/output.txt" for launch in (0, 1)]
+    made.directory = Path("runs/chaos/0007/replay").absolute()
+    assert re.findall(r'href="([^#].*?)"', made.html()) == [f"attempt-{launch}/output.txt" for launch in (0, 1)]
+
+
+def test_the_page_lists_every_case_and_hides_those_that_nobody_asked_for() -> None:
+    """Without scripts, which some CI systems block."""
+    missed = replace(outcome(9, ok=True), fired=0)
+    text = report(outcome(7, ok=False), outcome(8, ok=True), missed).html()
+    rows = re.findall(r'<tr class="([a-z ]*)"><td>(.*?)</td><td class="(\w+)">', text)
+    linked = '<a href="#case-0007">0007</a>'
+    assert rows == [("", linked, "FAILED"), ("ok", "0008", "PASSED"), ("ok missed", "0009", "WARNING")]
+    assert re.findall(r'id="only-(\w+)"(?: checked)?> (.*?)</label>', text) == [
+        ("all", "all (3)"), ("failed", "failed (1)"), ("missed", "not reached (1)"),
+    ]  # fmt: skip
+    hidden = re.findall(r"body:has\(#only-(\w+):checked\) (tr[^ ,(]*(?:\(.*?\))?)", text)
+    assert hidden == [("failed", "tr.ok"), ("missed", "tr:not(.missed, .head)")]
+    assert "only-failed" not in report(outcome(8, ok=True)).html().split("<body>")[1]
 
 
 def test_the_timeline_of_the_page_shows_steps_saves_epochs_and_the_fault() -> None:

@@ -15,15 +15,14 @@ from resumable.chaos.campaign import survey
 from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.preload import Preload
 from resumable.chaos.launch.runner import Command, run_case
+from resumable.chaos.ledger import Attempt, InPlace, RankLog, StepRef, Writer, series_of
 from resumable.chaos.plan import Case, Fault, Launch
-from resumable.chaos.recorder.events import Writer
-from resumable.chaos.recorder.ledger import Attempt, InPlace, RankLog, StepRef
-from resumable.chaos.recorder.saves import Saves, series_of
+from resumable.chaos.recorder.saves import Saves
 from resumable.chaos.report import Outcome, Report
-from resumable.chaos.report.outcome import note_in_place, settle_in_place
 from resumable.chaos.report.text import describe_violations
 from resumable.chaos.verify.checks import check
 from resumable.chaos.verify.files import find_survived
+from resumable.chaos.verify.outcome import note_in_place, settle_in_place
 
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
@@ -209,7 +208,7 @@ def small(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Callable[..., Re
 
         def run(*options: str) -> Report:
             found = runs.run("small_loop.py", "--show-weights", *options, point="loader.handed", number=8)
-            report = Report(Command(("python", "train.py")), 0, Attempt(0), outcomes=[found])
+            report = Report(("python", "train.py"), 0, Attempt(0), outcomes=[found])
             report.notes += note_in_place(report)
             return report
 
@@ -260,7 +259,7 @@ def test_half_a_file_clears_all_cases(tmp_path: Path) -> None:
         blamed, violations={"atomic saves": "last.pt, best.pt"}, in_place={"last.pt": True, "best.pt": True}
     )
     cleared = replace(blamed, violations={}, survived=frozenset({"last.pt"}))
-    report = Report(Command(("python", "train.py")), 0, Attempt(0), outcomes=[blamed, other, cleared])
+    report = Report(("python", "train.py"), 0, Attempt(0), outcomes=[blamed, other, cleared])
     settle_in_place(report)
     assert [outcome.ok for outcome in report.outcomes] == [True, False, True]
     assert len(note_in_place(report)) == 1

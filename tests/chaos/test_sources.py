@@ -20,8 +20,7 @@ from demo.page import BEGIN, END, make_tables, write_page
 import resumable
 from resumable._fetch import IndexedFetcher
 from resumable.chaos import Case, Fault, Launch, Outcome, Report
-from resumable.chaos.launch.runner import Command
-from resumable.chaos.recorder.ledger import Attempt
+from resumable.chaos.ledger import Attempt
 from resumable.loader import registry
 from resumable.loader import wrap as _wrap
 
@@ -91,7 +90,7 @@ def rows() -> list[Row]:
         )
         for found in ({}, {"same weights": "they differ"})
     ]
-    reports = [Report(Command(("python",)), 0, Attempt(0), outcomes=[outcome]) for outcome in outcomes]
+    reports = [Report(("python",), 0, Attempt(0), outcomes=[outcome]) for outcome in outcomes]
     return [
         Row("good", "a good one", reports[0], impossible={"stale": "it saves nothing"}),
         Row("bad", "a bad one", reports[1], impossible={"stale": "it saves nothing"}),

@@ -9,8 +9,8 @@ import torch
 
 from resumable import CheckpointStore
 from resumable.chaos.launch.runner import DAMAGES, committed, find_unloadable
+from resumable.chaos.ledger import Attempt, RankLog
 from resumable.chaos.plan import FAULTS, Survey
-from resumable.chaos.recorder.ledger import Attempt, RankLog
 from resumable.errors import CorruptCheckpointWarning
 
 if TYPE_CHECKING:

@@ -15,7 +15,7 @@ from demo.attempt import Attempt, Place, Trained
 from demo.ledger import Ledger, read_events
 from demo.plan import Kill, plan_kills
 
-from resumable.chaos.processes import living_members
+from resumable._processes import living_members
 from resumable.errors import ConfigurationError
 
 if TYPE_CHECKING:

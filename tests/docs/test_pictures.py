@@ -13,11 +13,14 @@ import pytest
 
 sys.path.insert(0, str(Path(__file__).parents[2] / "docs"))
 
+import draw_chaos
 import draw_counting
 import draw_ranks
 import draw_recording
 
 import resumable
+from resumable.chaos.verify.causes import CAUSES
+from resumable.failpoints import POINTS
 
 
 def runs() -> list[dict[str, Any]]:
@@ -52,3 +55,22 @@ def test_the_recorded_run_repeats_its_steps_and_ends_with_the_same_weights() -> 
     assert resumed[1:8] == first[30:]
     assert [*first, *resumed[8:]] == other
     assert other[-1].startswith("weights: ")
+
+
+def test_the_picture_of_the_report_shows_a_case_of_the_tutorial() -> None:
+    """Its cause, its point and its kill are those that the library and the tutorial name today."""
+    shown = json.loads(draw_chaos.DATA.read_text(encoding="utf-8"))
+    drawn = draw_chaos.PICTURE.read_text(encoding="utf-8")
+    assert drawn == draw_chaos.picture(shown), "run `python docs/draw_chaos.py`"
+    page = draw_chaos.PAGE.read_text(encoding="utf-8")
+    assert f"$ {draw_chaos.COMMAND}\n" in page
+    assert shown["case"].replace("Case", "\ncase") in page
+    assert shown["again"] in page
+    assert shown["point"].partition(": ")[2] in POINTS.values()
+    cause = next(one for one in CAUSES if one.name == "loader not saved")
+    assert cause.text.replace("{no place}", "1") in shown["cause"], "run `python docs/draw_chaos.py --run`"
+    first, again = shown["launches"]
+    ((trained, _, killed_at),) = first["bars"]
+    assert (trained, [killed_at]) == ("trained", first["fault"])
+    assert again["bars"] == [["again", "0.00", killed_at], ["trained", killed_at, f"{100 - float(killed_at):.2f}"]]
+    assert again["saves"][: len(first["saves"])] == first["saves"]

@@ -19,7 +19,7 @@ from kept_lightning import fit_and_save
 from torch.utils.data import DataLoader, IterableDataset, TensorDataset
 
 import resumable
-from resumable.chaos.launch.inventory import parts_of_file
+from resumable.chaos.inventory import parts_of_file
 from resumable.errors import (
     CheckpointNotFoundError,
     ConfigurationError,

@@ -193,13 +193,18 @@ def test_a_program_that_cannot_be_copied_is_checked_in_place() -> None:
 
 
 def test_a_source_with_a_state_that_cannot_be_copied_is_read_by_launches() -> None:
-    """A program that cannot be copied reads a source with its own state once; each other run is a launch."""
-    spawning = """
-        import multiprocessing
+    """A program that cannot be copied reads a source with its own state once; each other run is a launch.
+
+    As torchrun does, it starts a process in a separate session, which must not outlive the check.
+    """
+    started = "import time, programs; time.sleep(99)"
+    spawning = f"""
+        import multiprocessing, subprocess, sys
         import programs
         if __name__ == "__main__":
+            subprocess.Popen([sys.executable, "-c", "{started}"], start_new_session=True)
             multiprocessing.set_start_method("spawn")
-            for batch in programs.{}():
+            for batch in programs.{{}}():
                 pass
     """
     report, _ = checked(spawning.format("stateful"), seconds=60)
@@ -208,6 +213,8 @@ def test_a_source_with_a_state_that_cannot_be_copied_is_read_by_launches() -> No
     assert names == [
         "the global RNGs are unchanged", "a fresh process reads the same", "a fresh process resumes after 8 batches",
     ]  # fmt: skip
+    commands = [path.read_bytes() for path in Path("/proc").glob("[0-9]*/cmdline")]
+    assert not [command for command in commands if started.encode() in command]
     report, _ = checked(spawning.format("forgetting"), seconds=60)
     ((name, trial),) = failed(report).items()
     assert name.startswith("a fresh process resumes after")

@@ -12,9 +12,9 @@ import gc
 import types
 from collections import deque
 from functools import partial
-from itertools import islice
 from typing import TYPE_CHECKING, Any
 
+from resumable._fetch.own_state import state_methods
 from resumable._introspection import ask, attributes_of, members_of, module_of, mro_of, qualname_of, survive
 from resumable.backends.dali.private import BaseIterator, is_read_by_hand
 from resumable.backends.dali.refusals import NOT_DYNAMIC
@@ -30,7 +30,6 @@ __all__ = ["refuse_hidden"]
 _MOST = 100  # elements of a container: there are few DALI iterators, but there may be millions of samples
 _DEEPEST = 2  # levels of nested containers
 _CONTAINERS = (dict, list, tuple, set, frozenset, deque)
-_STATES = (("state_dict", "load_state_dict"), ("get_state", "set_state"))
 
 
 def refuse_hidden(source: Any) -> None:
@@ -43,7 +42,7 @@ def refuse_hidden(source: Any) -> None:
         UnsupportedError: it holds DALI iterators; the message says where.
     """
     if issubclass(type(source), (list, tuple)):
-        if any(map(_is_iterator, _elements(source))):
+        if any(map(_is_iterator, gc.get_referents(source)[:_MOST])):
             raise UnsupportedError(
                 "this is a list of DALI iterators.\nEach iterator would be treated as a batch. Combine them in the "
                 "order that you want: wrap(resumable.backends.dali.in_turn(iterators))."
@@ -51,7 +50,7 @@ def refuse_hidden(source: Any) -> None:
         return
     for holder in [source, vars(source)["dataset"]] if _is_data_loader(source) else [source]:
         found: list[tuple[str, str]] = survive(f"a {qualname_of(type(holder))}", partial(_iterators_of, holder), [])
-        if found and not _has_state(holder):
+        if found and state_methods(type(holder)) is None:
             raise _refused(holder, sorted({name for _, name in found}), found[0][0])
 
 
@@ -71,11 +70,6 @@ def _refused(holder: Any, places: list[str], what: str) -> UnsupportedError:
 def _is_data_loader(source: Any) -> bool:
     names = (f"{module_of(base)}.{qualname_of(base)}" for base in mro_of(type(source)))
     return "torch.utils.data.dataloader.DataLoader" in names
-
-
-def _has_state(thing: Any) -> bool:
-    kind = type(thing)
-    return any(callable(ask(kind, get)) and callable(ask(kind, put)) for get, put in _STATES)
 
 
 def _is_iterator(thing: Any) -> str:
@@ -131,17 +125,10 @@ def _attributes(thing: Any) -> Iterator[tuple[str, Any]]:
 def _held_by_function(function: types.FunctionType) -> Iterator[tuple[str, Any]]:
     """Yield the values that a function closes over, its defaults, and the globals that it reads."""
     for name, cell in zip(function.__code__.co_freevars, function.__closure__ or (), strict=True):
-        yield from _content(name, cell)
+        yield from ((name, value) for value in gc.get_referents(cell))  # none if it was not filled
     yield "a default", function.__defaults__
     yield "a default", function.__kwdefaults__
     yield from _globals(function.__code__, function.__globals__)
-
-
-def _content(name: str, cell: Any) -> Iterator[tuple[str, Any]]:
-    try:
-        yield name, cell.cell_contents
-    except ValueError:  # a cell that was not filled
-        return
 
 
 def _globals(code: types.CodeType, values: dict[str, Any]) -> Iterator[tuple[str, Any]]:
@@ -153,15 +140,9 @@ def _globals(code: types.CodeType, values: dict[str, Any]) -> Iterator[tuple[str
 
 
 def _flat(value: Any, deep: int = _DEEPEST) -> Iterator[Any]:
-    """Yield a value, or the first elements of a container and of nested containers."""
+    """Yield a value, or elements of a container and of nested containers."""
     if not issubclass(type(value), _CONTAINERS):
         yield value
     elif deep:
-        for one in _elements(value):
+        for one in gc.get_referents(value)[:_MOST]:
             yield from _flat(one, deep - 1)
-
-
-def _elements(container: Any) -> list[Any]:
-    """Return the first elements of a container, with Python's own method: a subclass may override it."""
-    own: Any = next(base for base in _CONTAINERS if issubclass(type(container), base))
-    return list(islice(dict.values(container) if own is dict else own.__iter__(container), _MOST))

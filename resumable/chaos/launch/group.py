@@ -10,8 +10,8 @@ import subprocess
 import time
 from typing import TYPE_CHECKING, Protocol, Self
 
-from resumable.chaos.processes import PATIENCE, POLL, kill_all, living_members, state_of
-from resumable.chaos.recorder.events import read_events
+from resumable._processes import PATIENCE, POLL, kill_all, living_members, look_at
+from resumable.chaos.ledger import read_events
 from resumable.errors import ConfigurationError
 from resumable.failpoints import VARIABLE
 
@@ -143,7 +143,7 @@ class Group:
         if now - self._looked < _LOOK:
             return False
         self._looked = now
-        return any(state_of(member) in {"T", "t"} for member in self._members())
+        return any((stat := look_at(member)) is not None and stat.is_stopped for member in self._members())
 
 
 def _start(
@@ -190,7 +190,7 @@ def wait_for_the_dead(fault: Fault | None, silent: float, ledgers: Path) -> str:
         return ""
     if not any(b'"fire"' in path.read_bytes() for path in ledgers.glob("events-*.jsonl")):
         return ""
-    events = [event for path in ledgers.glob("events-*.jsonl") for event in read_events(path)[0]]
+    events = [event for path in ledgers.glob("events-*.jsonl") for event in read_events(path)]
     struck = any(event["kind"] == "fire" and event["world"] > 1 for event in events)
     alone = not any(event.get("agent") for event in events)
     return f"a rank was killed, and the others made no progress for {_SILENCE:.0f} s" if struck and alone else ""

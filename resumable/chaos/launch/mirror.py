@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING
 from resumable._inspect.distributed import METADATA
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.states import find_states
+from resumable.chaos.inventory import CHECKPOINTS
 from resumable.checkpoint.marker import MARKER
 from resumable.checkpoint.steps import DIRECTORY
 
@@ -35,7 +36,7 @@ _TOOLS = {
     *("__pycache__", "node_modules", "pyvenv.cfg"),
 }
 LOCK = "campaign.lock"  # in the folder of a chaos run
-_STATES = {".pt", ".pth", ".ckpt", ".bin", ".pkl", ".pickle", ".json", ".safetensors", ".distcp", ".npz", ".joblib"}
+_STATES = {*CHECKPOINTS, ".json", ".distcp"} - {".npy"}
 _LOOKED_INTO = 100  # files with such a suffix in a folder; a folder with more is data
 _LARGEST_TEXT = 1 << 20  # bytes of JSON
 _NEXT_TO_IT = {"work", "replay", "case.json", "left.json"}  # names in a case

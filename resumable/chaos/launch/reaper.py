@@ -16,7 +16,7 @@ from contextlib import suppress
 from threading import Event, Lock
 from typing import Self
 
-from resumable.chaos.processes import kill_all
+from resumable._processes import kill_all
 from resumable.failpoints import VARIABLE
 
 __all__ = ["Reaper"]

@@ -14,12 +14,12 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, BinaryIO, NamedTuple
 
 from resumable.chaos.digests import EXACT
+from resumable.chaos.inventory import changed, stamps, take_inventory
 from resumable.chaos.launch.group import SURVIVE, Group, environment_of_agents, wait_for_the_dead
-from resumable.chaos.launch.inventory import changed, stamps, take_inventory
 from resumable.chaos.launch.mirror import Mirror
+from resumable.chaos.ledger import Attempt, read_attempts
 from resumable.chaos.plan import FAULTS
 from resumable.chaos.recorder import guard
-from resumable.chaos.recorder.ledger import Attempt, read_attempts
 from resumable.errors import (
     CheckpointError,
     CheckpointNotFoundError,
@@ -32,11 +32,11 @@ from resumable.failpoints import VARIABLE
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resumable.chaos.launch.inventory import Stamps
+    from resumable.chaos.inventory import Stamps
     from resumable.chaos.launch.preload import Preload
     from resumable.chaos.launch.reaper import Reaper
+    from resumable.chaos.ledger import Attempt
     from resumable.chaos.plan import Case, Launch
-    from resumable.chaos.recorder.ledger import Attempt
 
 
 __all__ = ["CASE", "DAMAGES", "Command", "committed", "find_unloadable", "run_case"]

@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING, Any
 
 from resumable import failpoints
 from resumable._order.world import World
-from resumable.chaos.processes import living_members
+from resumable._processes import living_members
+from resumable.chaos.ledger import Writer
 from resumable.chaos.recorder import guard
-from resumable.chaos.recorder.events import Writer
 from resumable.chaos.recorder.guard import GUARD
 from resumable.chaos.recorder.guard.writers import is_remote, refuse_remote
 from resumable.chaos.recorder.notes import NOTES, Updates, count_trained, note_point

@@ -1,32 +1,30 @@
-"""The record of each failpoint: the fields of its event, as listed in `events.py`."""
+"""The record of each failpoint: the fields of its event, as listed in `ledger.py`."""
 
 from __future__ import annotations
 
 import gc
 import linecache
 import os
-import random
 import re
 import sys
 from contextlib import suppress
-from hashlib import blake2b
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
 
-import numpy as np
-
+from resumable import rng
 from resumable._inspect.states import find_states
 from resumable._order.world import World
 from resumable.chaos.digests import digest_samples, digest_weights, is_lost, parts_of
+from resumable.chaos.ledger import series_of
 from resumable.chaos.recorder.guard import GUARD
 from resumable.chaos.recorder.guard.files import find_line
-from resumable.chaos.recorder.saves import is_in_order, name_of, plain, series_of, step_in, without_states
+from resumable.chaos.recorder.saves import is_in_order, name_of, plain, step_in, without_states
 
 if TYPE_CHECKING:
     from collections.abc import Callable
 
 
-__all__ = ["NOTES", "Updates", "count_trained", "generators", "note_point"]
+__all__ = ["NOTES", "Updates", "count_trained", "note_point"]
 
 
 _FOR, _ENUMERATE = re.compile(r"\bfor\b"), re.compile(r"(?<![.\w])enumerate\(")
@@ -69,7 +67,7 @@ def _about_the_loop() -> dict[str, Any]:
     file, number = find_line()
     text = linecache.getline(file, number)
     line = f"{Path(file).name}, line {number}" if _FOR.search(text) else ""
-    return {"generators": generators(), "line": line, "indexed": _ENUMERATE.search(text) is not None}
+    return {"generators": rng.digests(), "line": line, "indexed": _ENUMERATE.search(text) is not None}
 
 
 def _indices(loader: Any) -> list[Any] | None:
@@ -117,7 +115,7 @@ def _about(store: Any, step: int | None) -> dict[str, Any]:
 
 
 def _note_saved(_: Numbers, __: str, store: Any, step: int, content: Any) -> dict[str, Any]:
-    return {"kind": "saving", **_about(store, step), **_in(content), "generators": generators()}
+    return {"kind": "saving", **_about(store, step), **_in(content), "generators": rng.digests()}
 
 
 def _note_committed(_: Numbers, __: str, store: Any, step: int) -> dict[str, Any]:
@@ -134,15 +132,20 @@ def _note_half(_: Numbers, __: str, path: Any) -> dict[str, Any]:
 
 def _note_wrote(numbers: Numbers, _: str, path: Any, content: Any) -> dict[str, Any]:
     name, step = name_of(path), numbers.steps()
-    about = {"name": name, "store": series_of(name), "step": step, "generators": generators()}
+    about = {"name": name, "store": series_of(name), "step": step, "generators": rng.digests()}
     if step is None:  # another thread, which saves at any time; the content contains the loop's step
         about |= {"step": step_in(content), "generators": {}}
-    return {"kind": "wrote", **about, "aside": step is None, **_in(plain(content))}
+    return {"kind": "wrote", **about, "aside": step is None, **_in(content, plain)}
 
 
-def _in(content: Any) -> dict[str, Any]:
-    """Return the compared content of a checkpoint."""
-    return {"places": _places(content), "parts": parts_of(without_states(content)), "lost": is_lost(content)}
+def _in(content: Any, opened: Callable[[Any], Any] = without_states) -> dict[str, Any]:
+    """Return the compared content of a checkpoint.
+
+    Args:
+        content: of the checkpoint.
+        opened: returns what is compared of each part.
+    """
+    return {"places": _places(content), "parts": parts_of(content, opened), "lost": is_lost(content)}
 
 
 def _note_file(_: Numbers, __: str, path: str) -> dict[str, Any]:
@@ -197,20 +200,6 @@ NOTES: dict[str, Any] = {
 #
 # They are not compared themselves. They explain why a checkpoint or the weights differ, and tell whether there is a
 # model at all.
-
-
-def _numpy_state() -> bytes:
-    _, key, *rest = np.random.get_state()  # noqa: NPY002  # the global one
-    return np.asarray(key).tobytes() + repr(rest).encode()
-
-
-def generators() -> dict[str, str]:
-    """Return a digest of each global generator."""
-    states = {"python": repr(random.getstate()).encode(), "numpy": _numpy_state()}
-    torch = sys.modules.get("torch")
-    if torch is not None:
-        states["torch"] = torch.get_rng_state().numpy().tobytes()
-    return {name: blake2b(state, digest_size=8).hexdigest() for name, state in states.items()}
 
 
 def count_trained() -> int | None:

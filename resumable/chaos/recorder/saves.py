@@ -7,7 +7,6 @@ time, or always be the same.
 
 from __future__ import annotations
 
-import re
 import sys
 import threading
 from contextlib import contextmanager
@@ -16,18 +15,16 @@ from typing import TYPE_CHECKING, Any, NamedTuple, Protocol
 
 from resumable._inspect.states import find_states
 from resumable._state import is_state
-from resumable.chaos.recorder.events import read_events
+from resumable.chaos.digests import OF_ONE_LAUNCH
+from resumable.chaos.ledger import read_events, series_of
 from resumable.chaos.recorder.guard import GUARD
 from resumable.failpoints import point
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
 
-__all__ = ["Saves", "name_of", "series_of", "torn"]
+__all__ = ["Saves", "name_of", "torn"]
 
-_NUMBER = re.compile(r"\d+(\.\d+)*")
-_VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's suffix for a name that is already taken
-_FILES = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
 _MEMORY = "<memory>"  # the series of content saved to memory, which the script then writes, sends or compresses
 _SHARED = ".distcp"  # a file of torch.distributed.checkpoint, which calls torch.save for each tensor in it
 
@@ -56,15 +53,6 @@ def name_of(path: Any) -> str:
     if path is MEMORY:
         return _MEMORY
     return GUARD.name(path)
-
-
-def series_of(name: str) -> str:
-    """Return a name without its numbers.
-
-    >>> series_of("checkpoints/epoch=2-loss=0.31.ckpt")
-    'checkpoints/epoch=*-loss=*.ckpt'
-    """
-    return _NUMBER.sub("*", _VERSION.sub("", name))
 
 
 class _Held(NamedTuple):
@@ -162,56 +150,41 @@ class Saves:
 
     @staticmethod
     def _replay(known: dict[str, _Held], path: Path) -> None:
-        for event in read_events(path)[0]:
+        for event in read_events(path):
             if event["kind"] in {"wrote", "renamed"}:
                 known.pop(event.get("old", ""), None)
                 known[event["name"]] = _Held(event["store"], event["step"], event["aside"])
 
 
-def without_states(content: Any, known: dict[int, Any] | None = None) -> Any:
-    """Return a checkpoint without the states of Loaders, which are compared by position; shared parts stay shared."""
-    known = {} if known is None else known
-    if id(content) in known:
-        return known[id(content)]
-    found: Any
-    if isinstance(content, dict):
-        known[id(content)] = found = {}
-        found |= {name: without_states(part, known) for name, part in content.items() if not is_state(part)}
-        return found
-    if isinstance(content, (list, tuple)) and any(isinstance(part, (dict, list, tuple)) for part in content):
-        known[id(content)] = found = []
-        found += [without_states(part, known) for part in content if not is_state(part)]
-        return found
-    return content
+def without_states(node: Any) -> Any:
+    """Return a part of a checkpoint without the states of Loaders in it, which are compared by position."""
+    if isinstance(node, dict):
+        has_state = any(map(is_state, node.values()))
+        return {name: part for name, part in node.items() if not is_state(part)} if has_state else node
+    if isinstance(node, (list, tuple)) and any(isinstance(part, (dict, list, tuple)) for part in node):
+        return [part for part in node if not is_state(part)]
+    return node
 
 
-def plain(content: Any, known: dict[int, Any] | None = None) -> Any:
-    """Return the content of a save, with models as state dicts, and paths without case and numbers.
+def plain(node: Any) -> Any:
+    """Return the same with models as state dicts, and with paths without case and numbers.
 
-    Lightning adds a number to a file or folder if an earlier launch left one of the same name. Shared parts stay
-    shared.
+    Lightning adds a number to a file or folder if an earlier launch left one of the same name.
     """
-    known = {} if known is None else known
-    if id(content) in known:
-        return known[id(content)]
-    found: Any
-    if isinstance(content, dict):
-        known[id(content)] = found = {}
-        if not content.keys() >= _FILES:
-            found |= {
-                plain(name) if isinstance(name, str) else name: plain(part, known) for name, part in content.items()
-            }
-        return found
-    if isinstance(content, (list, tuple)):
-        known[id(content)] = found = []
-        found += [plain(part, known) for part in content]
-        return found
-    if isinstance(content, str):
-        return _without_numbers(content)
+    if isinstance(node, str):
+        return _without_numbers(node)
+    if isinstance(node, dict):
+        if node.keys() >= OF_ONE_LAUNCH:
+            return {}
+        named = {_without_numbers(name) if isinstance(name, str) else name: part for name, part in node.items()}
+        return without_states(named)
+    if isinstance(node, (list, tuple)):
+        texts = [_without_numbers(part) if isinstance(part, str) else part for part in node]
+        return without_states(texts)
     torch = sys.modules.get("torch")
-    if torch is not None and isinstance(content, torch.nn.Module):
-        return content.state_dict()
-    return content
+    if torch is not None and isinstance(node, torch.nn.Module):
+        return node.state_dict()
+    return node
 
 
 def _without_numbers(text: str) -> str:

@@ -5,9 +5,9 @@ from __future__ import annotations
 import json
 from typing import TYPE_CHECKING, Any
 
-from resumable.chaos.report.outcome import Outcome, Results
 from resumable.chaos.report.page import make_page
 from resumable.chaos.report.text import make_rows, make_summary, make_table, make_timeline, tell_lines
+from resumable.chaos.verify.outcome import Outcome, Results
 
 if TYPE_CHECKING:
     from pathlib import Path
@@ -34,7 +34,7 @@ class Report(Results):
             "status": self.status,
             "compared": self.coverage.compared,
             "not_compared": self.coverage.missing,
-            "command": list(self.command.words),
+            "command": list(self.command),
             "seed": self.seed,
             "options": self.options,
             "seconds": round(self.seconds, 3),

@@ -1,4 +1,4 @@
-"""The report page: one self-contained HTML file, with the likely causes first and a timeline per failed case."""
+"""The report page: one HTML file without scripts, with the likely causes first and a timeline per failed case."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import shlex
 from html import escape
 from typing import TYPE_CHECKING
 
-from resumable.chaos.plan import main_loader
+from resumable.chaos.plan import FAULTS, main_loader
 from resumable.chaos.report.text import (
     COLUMNS,
     describe_differences,
@@ -19,13 +19,14 @@ from resumable.chaos.report.text import (
     told,
 )
 from resumable.chaos.verify.history import steps_of
+from resumable.failpoints import POINTS
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator
 
-    from resumable.chaos.report.outcome import Outcome, Results
     from resumable.chaos.report.text import Line
     from resumable.chaos.verify.history import Key
+    from resumable.chaos.verify.outcome import Outcome, Results
 
 
 __all__ = ["make_page"]
@@ -40,22 +41,30 @@ _PAGE = """<!doctype html>
 <style>
 :root {{ color-scheme: light dark; --text: #1f2328; --dim: #59636e; --page: #fff; --box: #f3f5f7; --line: #d1d9e0;
   --ok: #1a7f37; --failed: #cf222e; --warning: #8a5c00; --trained: #4477aa; --again: #e0a526; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --text: #e6edf3; --dim: #9198a1; --page: #0d1117; --box: #171d25;
-  --line: #3d444d; --ok: #3fb950; --failed: #f85149; --warning: #d29922; --trained: #6ea8dc; --again: #e3b341; }} }}
+@media screen and (prefers-color-scheme: dark) {{ :root {{ --text: #e6edf3; --dim: #9198a1; --page: #0d1117;
+  --box: #171d25; --line: #3d444d; --ok: #3fb950; --failed: #f85149; --warning: #d29922; --trained: #6ea8dc;
+  --again: #e3b341; }} }}
 body {{ font: 15px/1.5 system-ui, sans-serif; max-width: 64rem; margin: 2rem auto; padding: 0 1rem;
   color: var(--text); background: var(--page); overflow-wrap: anywhere; }}
 h1 {{ font-size: 1.5rem; }} h2 {{ font-size: 1.2rem; margin-top: 2rem; }} h3 {{ font-size: 1rem; margin: 0; }}
 h1, h2, h3 {{ line-height: 1.3; }}
 a {{ color: inherit; }}
 table {{ border-collapse: collapse; font-variant-numeric: tabular-nums; }}
-th, td {{ padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line); overflow-wrap: normal; }}
-th:first-child, td:first-child {{ text-align: left; }}
+th, td {{ padding: .2rem .6rem; text-align: right; border-bottom: 1px solid var(--line); vertical-align: top;
+  overflow-wrap: normal; }}
+th:first-child, td:first-child, .words, .cases th:nth-child(-n+3) {{ text-align: left; }}
+.filter {{ display: flex; flex-wrap: wrap; gap: .2rem 1.2rem; margin: .7rem 0; }}
+body:has(#only-failed:checked) tr.ok, body:has(#only-missed:checked) tr:not(.missed, .head) {{ display: none; }}
 code, pre {{ font: 13px/1.5 ui-monospace, monospace; background: var(--box); border-radius: 4px; }}
 code {{ padding: .1rem .3rem; }}
+.command {{ user-select: all; }}
 pre {{ padding: .5rem .7rem; white-space: pre-wrap; margin: .5rem 0; }}
 .PASSED {{ color: var(--ok); }} .FAILED {{ color: var(--failed); }} .WARNING {{ color: var(--warning); }}
 .case {{ border: 1px solid var(--line); border-radius: 6px; padding: .8rem 1rem; margin: 1rem 0; }}
-.cause {{ border-left: 4px solid var(--failed); padding-left: .7rem; margin: .7rem 0; }}
+.case p {{ margin: .5rem 0; }} .case .cause {{ margin: .7rem 0; }}
+.case:target {{ outline: 2px solid var(--trained); }}
+h3 a:not(:hover) {{ text-decoration: none; }}
+.cause {{ border-left: 4px solid var(--failed); padding-left: .7rem; }}
 .lines {{ white-space: pre-wrap; }}
 .dim {{ color: var(--dim); }}
 .launch {{ margin: .5rem 0; }}
@@ -70,6 +79,10 @@ pre {{ padding: .5rem .7rem; white-space: pre-wrap; margin: .5rem 0; }}
 .axis {{ border: 0; margin-bottom: .7rem; font-size: 12px; color: var(--dim); }}
 .legend > span {{ display: inline-block; margin-right: 1.2rem; font-size: 13px; }}
 .legend i {{ display: inline-block; width: 1.2rem; }}
+@media (max-width: 40rem) {{ th, td {{ padding: .2rem; font-size: 12px; }} ul {{ padding-left: 1.2rem; }} }}
+@media print {{ body {{ max-width: none; margin: 0; font-size: 10pt; }}
+  .filter {{ display: none; }} .case, tr {{ break-inside: avoid; }} .track > *, .legend i {{
+  print-color-adjust: exact; }} }}
 </style>
 </head>
 <body>
@@ -95,11 +108,15 @@ def make_page(report: Results) -> str:
     parts = [
         f'<h1 class="{word}">{escape(result)}</h1>',
         *(f"<p>{escape(line)}</p>" for line in coverage),
-        f"<pre>{escape(shlex.join(report.command.words))}</pre>",
+        f'<pre class="command">{escape(shlex.join(report.command))}</pre>',
         *_section("Likely causes", _causes(report.failed), "ul"),
-        *_section(title, [_LEGEND, *(_case(outcome, order) for outcome in shown)] if shown else []),
-        *_section("More failed cases", [_case(outcome, order) for outcome in others]),
-        *_section("All cases", [_table(report)]),
+        *_section(title, [_LEGEND, *(_case(report, outcome, order) for outcome in shown)] if shown else []),
+        *_section("More failed cases", [_case(report, outcome, order) for outcome in others]),
+        *_section("Kinds of faults", [_kinds(report)]),
+        *_section(
+            "All cases",
+            [_filter(report), _cases(report, {one.name for one in (*shown, *others)})] if report.outcomes else [],
+        ),
         *_section("Not compared", [f"<li>{escape(note)}</li>" for note in report.notes], "ul"),
         f'<p class="dim">{escape(", ".join(map(" ".join, report.environment.items())))}</p>',
     ]
@@ -112,17 +129,26 @@ def _section(title: str, content: Iterable[str], element: str = "div") -> list[s
 
 
 def _causes(failed: Iterable[Outcome]) -> list[str]:
-    """Return each likely cause once, with links to its cases."""
-    cases: dict[str, list[str]] = {}
+    """Return each likely cause once, with links to its cases; most cases first."""
+    cases: dict[str, list[Outcome]] = {}
     for outcome in failed:
-        link = f'<a href="#case-{escape(outcome.name)}">{escape(outcome.name)}</a>'
-        cases.setdefault(outcome.diagnosis.text or "The cause is unknown.", []).append(link)
-    return [f"<li>{escape(text)} Cases: {', '.join(links)}</li>" for text, links in cases.items()]
+        cases.setdefault(outcome.diagnosis.cause or outcome.diagnosis.text, []).append(outcome)
+    found = sorted(cases.values(), key=len, reverse=True)
+    return [
+        f"<li>{escape(outcomes[0].diagnosis.text or 'The cause is unknown')}. "
+        f"{'Case' if len(outcomes) == 1 else 'Cases'}: {', '.join(map(_link, outcomes))}</li>"
+        for outcomes in found
+    ]
 
 
-def _case(outcome: Outcome, order: dict[Key, int]) -> str:
+def _link(outcome: Outcome, text: str = "") -> str:
+    return f'<a href="#case-{escape(outcome.name)}">{escape(text or outcome.name)}</a>'
+
+
+def _case(report: Results, outcome: Outcome, order: dict[Key, int]) -> str:
     found = outcome.diagnosis
-    parts = [f"<h3>Case {escape(outcome.name)}: {escape(str(outcome.case))}</h3>"]
+    parts = [f"<h3>{_link(outcome, f'Case {outcome.name}: {outcome.case}')}</h3>"]
+    parts += [f'<div class="dim">{escape(text)}</div>' for text in _moments(report, outcome)]
     if found.text:
         tried = f"<br>Tried: {escape(found.trial)}" if found.trial else ""
         parts.append(f'<p class="cause"><b>Likely cause:</b> {escape(found.text)}{tried}</p>')
@@ -136,16 +162,84 @@ def _case(outcome: Outcome, order: dict[Key, int]) -> str:
         lines = escape("\n".join(tell_lines(outcome)))
         parts.append(f"<details><summary>The launches in words</summary><pre>{lines}</pre></details>")
     if not outcome.ok:
-        parts.append(f"<p>Run it again: <code>{escape(outcome.reproduction)}</code></p>")
+        parts.append(f'<p>Run it again: <code class="command">{escape(outcome.reproduction)}</code></p>')
+        parts.append(_outputs(report, outcome))
     return f'<section class="case" id="case-{escape(outcome.name)}">{"".join(parts)}</section>'
 
 
-def _table(report: Results) -> str:
-    heads = "".join(f"<th>{escape(column)}</th>" for column in COLUMNS)
+def _moments(report: Results, outcome: Outcome) -> Iterator[str]:
+    """Yield what the process is doing at the failpoint of each fault, as in the baseline run."""
+    for fault in outcome.case.faults:
+        name = fault.point or ""
+        if not name and fault.after is None:
+            log = report.baseline.ranks.get(fault.rank)
+            workers = max(report.baseline.workers, key=len, default=[])
+            points = workers if FAULTS[fault.kind].in_worker else log.points if log else []
+            name = points[fault.number - 1] if fault.number <= len(points) else ""
+        if meaning := POINTS.get(name):
+            yield f"{f'{name} number' if fault.point else 'Point'} {fault.number}: {meaning}"
+
+
+def _outputs(report: Results, outcome: Outcome) -> str:
+    """Return links to what each launch printed, next to the page."""
+    if report.directory is None or not outcome.attempts:
+        return ""
+    is_campaign = outcome.directory.parent == report.directory  # not a case that was run again
+    above = f"{outcome.name}/" if is_campaign else ""
+    launches = dict.fromkeys(attempt.launch for attempt in outcome.attempts)
+    links = (f'<a href="{escape(above)}attempt-{launch}/output.txt">{launch}</a>' for launch in launches)
+    return f"<p>Output of launch {', '.join(links)}</p>"
+
+
+def _kinds(report: Results) -> str:
     rows = "".join(
         "<tr>" + "".join(f"<td>{escape(str(cell))}</td>" for cell in row) + "</tr>" for row in make_rows(report)
     )
-    return f"<table><thead><tr>{heads}</tr></thead><tbody>{rows}</tbody></table>"
+    return _table(COLUMNS, rows)
+
+
+def _table(columns: Iterable[str], rows: str) -> str:
+    heads = "".join(f"<th>{escape(column)}</th>" for column in columns)
+    return f'<table><thead><tr class="head">{heads}</tr></thead><tbody>{rows}</tbody></table>'
+
+
+# The list of all cases, in which style sheets hide the rows that were not asked for.
+
+
+def _filter(report: Results) -> str:
+    counts = {
+        "all": len(report.outcomes),
+        "failed": len(report.failed),
+        "missed": sum(not outcome.reached for outcome in report.outcomes),
+    }
+    words = {"all": "all", "failed": "failed", "missed": "not reached"}
+    asked = [name for name, count in counts.items() if name == "all" or 0 < count < counts["all"]]
+    if len(asked) == 1:
+        return ""
+    boxes = (
+        f'<label><input type="radio" name="only" id="only-{name}"{" checked" * (name == "all")}> '
+        f"{words[name]} ({counts[name]})</label>"
+        for name in asked
+    )
+    return f'<div class="filter">{"".join(boxes)}</div>'
+
+
+def _cases(report: Results, linked: set[str]) -> str:
+    rows = "".join(_row(outcome, linked) for outcome in report.outcomes)
+    table = _table(("case", "result", "fault", "launches", "steps retrained"), rows)
+    return f'<div class="cases">{table}</div>'
+
+
+def _row(outcome: Outcome, linked: set[str]) -> str:
+    word = "FAILED" if not outcome.ok else "PASSED" if outcome.reached else "WARNING"
+    kinds = [*(["ok"] if outcome.ok else []), *([] if outcome.reached else ["missed"])]
+    fault = str(outcome.case) + ("" if outcome.reached else ", not reached")
+    broken = "".join(f'<br><span class="dim">{escape(name)}</span>' for name in outcome.violations)
+    name = _link(outcome) if outcome.name in linked else escape(outcome.name)
+    return (
+        f'<tr class="{" ".join(kinds)}"><td>{name}</td><td class="{word}">{word}</td>'
+        f'<td class="words">{escape(fault)}{broken}</td><td>{outcome.starts}</td><td>{outcome.retrained}</td></tr>'
+    )
 
 
 # The timeline of a case: a bar per launch and rank, along the steps of the baseline run.
@@ -167,12 +261,16 @@ def _timeline(outcome: Outcome, order: dict[Key, int]) -> str:
     axis = "".join(f'<span style="left:{number * share:.2f}%">epoch {epoch}</span>' for number, epoch in labeled)
     lines = "".join(f'<i class="epoch" style="left:{number * share:.2f}%"></i>' for number in epochs if number)
     rows = [
-        f'<div class="launch"><div class="label"><b>launch {line.start}, rank {line.rank} of {line.world}</b>'
+        f'<div class="launch"><div class="label"><b>{_name(line)}</b>'
         f'<span class="dim">{escape(_words(line))}</span></div>'
         f'<div class="track">{lines}{"".join(_marks(line, order, share))}</div></div>'
         for line in tell(outcome.case, outcome.attempts, outcome.evaluating)
     ]
     return "".join([*rows, f'<div class="track axis">{axis}</div>'])
+
+
+def _name(line: Line) -> str:
+    return f"launch {line.start}" + (f", rank {line.rank} of {line.world}" if line.world > 1 or line.resized else "")
 
 
 def _words(line: Line) -> str:

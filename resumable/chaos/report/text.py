@@ -7,16 +7,16 @@ from itertools import pairwise, zip_longest
 from textwrap import indent, wrap
 from typing import TYPE_CHECKING, NamedTuple
 
-from resumable.chaos.recorder.ledger import RankLog
+from resumable.chaos.ledger import RankLog
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
 
+    from resumable.chaos.ledger import Attempt
     from resumable.chaos.plan import Case, Fault
-    from resumable.chaos.recorder.ledger import Attempt
-    from resumable.chaos.report.outcome import Outcome, Results
     from resumable.chaos.verify.diagnosis import Diagnosis
     from resumable.chaos.verify.history import Key
+    from resumable.chaos.verify.outcome import Outcome, Results
 
 
 __all__ = [

@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._content import UNCOMPARED, topmost
 from resumable.chaos.digests import EXACT, SEPARATOR, without_digest
-from resumable.chaos.launch.inventory import SAMPLED
+from resumable.chaos.inventory import SAMPLED
 from resumable.chaos.verify.files import drop_unlike_files
 from resumable.chaos.verify.history import how_data_differ, is_resized, saves_of, steps_of
 from resumable.errors import ConfigurationError
@@ -17,7 +17,7 @@ if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Sequence
     from pathlib import Path
 
-    from resumable.chaos.recorder.ledger import Attempt, RankLog
+    from resumable.chaos.ledger import Attempt, RankLog
     from resumable.chaos.verify.history import Key, Step
 
 

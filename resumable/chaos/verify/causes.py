@@ -30,7 +30,7 @@ from resumable.chaos.verify.history import (
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping, Sequence
 
-    from resumable.chaos.recorder.ledger import Attempt, RankLog, Update
+    from resumable.chaos.ledger import Attempt, RankLog, Update
     from resumable.chaos.verify.history import Compared
 
 

@@ -7,8 +7,8 @@ from typing import TYPE_CHECKING
 
 from resumable._content import split
 from resumable.chaos.digests import SEPARATOR
+from resumable.chaos.ledger import RankLog
 from resumable.chaos.plan import FAULTS
-from resumable.chaos.recorder.ledger import RankLog
 from resumable.chaos.verify.files import few, find_in_place, find_survived, same_files
 from resumable.chaos.verify.history import (
     differences,
@@ -23,8 +23,8 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
+    from resumable.chaos.ledger import Attempt, StepRef
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt, StepRef
     from resumable.chaos.verify.history import Key, Step
 
 

@@ -13,7 +13,7 @@ from resumable.chaos.verify.history import compared, prefixes
 if TYPE_CHECKING:
     from collections.abc import Mapping, Sequence
 
-    from resumable.chaos.recorder.ledger import Attempt
+    from resumable.chaos.ledger import Attempt
     from resumable.chaos.verify.causes import Cause
 
 

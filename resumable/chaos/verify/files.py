@@ -9,15 +9,15 @@ from pathlib import PurePath
 from typing import TYPE_CHECKING
 
 from resumable._content import UNCOMPARED, compare, split, topmost
-from resumable.chaos.launch.inventory import CURSOR
+from resumable.chaos.inventory import CHECKPOINTS, CURSOR
 from resumable.chaos.verify.history import Compared, is_resized
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 
 if TYPE_CHECKING:
     from collections.abc import Iterable, Iterator, Mapping, Sequence
 
+    from resumable.chaos.ledger import Attempt, Left
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt, Left
 
 
 __all__ = [
@@ -257,11 +257,8 @@ def _cases(count: int) -> str:
 
 # Checkpoints that a kill during a save destroys: they are written under the name that the next launch reads.
 
-# Suffixes of files that may contain a state, if a function other than `torch.save` wrote them; no logs and no tables.
-_STATES = {
-    *(".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".json", ".pkl", ".pickle", ".joblib"),
-    *(".msgpack", ".state"),
-}
+# Suffixes of files that may hold a state, if a function other than `torch.save` wrote them; no logs and no tables.
+_STATES = {*CHECKPOINTS, ".json", ".msgpack", ".state"}
 
 
 def find_in_place(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:

@@ -11,7 +11,7 @@ from resumable.chaos.plan import main_loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.recorder.ledger import Attempt, Batch, Save, StepRef
+    from resumable.chaos.ledger import Attempt, Batch, Save, StepRef
 
 
 __all__ = [

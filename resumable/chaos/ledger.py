@@ -1,21 +1,116 @@
-"""The record of one rank in one launch, from its start to its end or kill, read from its ledger."""
+"""The ledger: what each observed process did, written by it and read after its end or kill.
+
+Each event is one JSON object in a line, so nothing is lost if the process is killed. `read_attempts` makes of them the
+record of each rank in each launch.
+
+kind       fields in addition to time, pid, point, number (of the failpoint in this process), rank, world
+start      attempt, restarts, agent                   how often an agent has restarted its ranks; whether there is one
+wrapped                                               a loader was created
+point                                                 a failpoint without further fields
+fetch      loader                                     a batch is about to be read
+batch      loader, epoch, position, step, acked,      a batch was delivered; whether by a loader for evaluation
+           evaluation, indices (or null), digests,
+           generators, line, indexed                  by which loop of the program, and whether by `enumerate`
+ack        loader, epoch, position, step              the acknowledged position
+state      loader, epoch, position, step, says        the position at which a state was saved, and the one in the state
+load       loader, says                               the position in a state that is about to be loaded
+loaded     loader, epoch, position, step              the loader's position after that
+saving     root, store, step, places, parts, lost,    a store starts to save a checkpoint; positions of the loaders in
+           generators                                 it, its parts by path, and digests of the RNGs
+saved      root, store, step                          it is committed
+restored   root, store, step                          a checkpoint that a store returned; step is null for none
+half       name                                       torch.save has written the first half of a file
+wrote      name, store, step, places, parts, lost,    it is complete: its path in the case and its content, its series
+           generators, aside                          instead of a store; whether another thread wrote it
+renamed    old, series, name, store, step, aside      a saved file has a new name and a new series
+unnamed                                               something was saved to no file
+update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
+           optimizer_parts, stands                    restored: its state before that step
+file       path                                       a file of a checkpoint on its way to disk
+save       step, places                               a checkpoint of the Trainer
+model      elements                                   number of parameters that PyTorch trains here, if any
+weights    digest, lost                               of the final weights
+fire       fault                                      number of the fault that happens now
+
+Events about files are in separate files, `files-*.jsonl`, with fewer fields:
+
+read       path                                       a file outside the case that `torch.load` read
+appended   path, size                                 a file of so many bytes was opened to append
+in place   path, over                                 a file was written under its final name, or over an older one
+read in place path                                    a file that an earlier launch wrote in place was read
+stopped    why                                        the process ended itself
+"""
 
 from __future__ import annotations
 
+import json
+import os
+import re
+import time
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any, NamedTuple, TypeAlias
-
-from resumable.chaos.recorder.events import read_events
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
     from pathlib import Path
 
 
-__all__ = ["Attempt", "Batch", "Left", "RankLog", "Save", "StepRef", "Update", "read_attempts"]
+__all__ = [
+    "Attempt",
+    "Batch",
+    "InPlace",
+    "Left",
+    "RankLog",
+    "Save",
+    "StepRef",
+    "Update",
+    "Writer",
+    "read_attempts",
+    "read_events",
+    "series_of",
+]
 
+
+_NUMBER = re.compile(r"\d+(\.\d+)*")
+_VERSION = re.compile(r"-v\d+(?=\.ckpt$)")  # Lightning's suffix for a name that is already taken
+
+
+class Writer:
+    """Appends events to a file of this process, each with a single write, so a kill leaves only complete lines.
+
+    Args:
+        directory: of one attempt's ledgers.
+        name: prefix of the file name.
+    """
+
+    def __init__(self, directory: Path, name: str) -> None:
+        self._pid = os.getpid()
+        path = directory / f"{name}-{self._pid}.jsonl"
+        self._file = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND | os.O_CLOEXEC, 0o644)
+
+    def write(self, kind: str, **fields: Any) -> None:
+        """Append an event."""
+        event = {"kind": kind, "time": time.time_ns() / 1e9, "pid": self._pid, **fields}
+        os.write(self._file, json.dumps(event).encode() + b"\n")
+
+
+def read_events(path: Path) -> list[dict[str, Any]]:
+    """Read the events of a process; an incomplete line at the end is left out."""
+    return [json.loads(line) for line in path.read_bytes().split(b"\n")[:-1] if line]
+
+
+# The record of one rank in one launch.
 
 Save: TypeAlias = "tuple[str, int]"  # the name of a store or the series of a file, and a step
+
+
+def series_of(name: str) -> str:
+    """Return a name without its numbers.
+
+    >>> series_of("checkpoints/epoch=2-loss=0.31.ckpt")
+    'checkpoints/epoch=*-loss=*.ckpt'
+    """
+    return _NUMBER.sub("*", _VERSION.sub("", name))
 
 
 class StepRef(NamedTuple):
@@ -392,7 +487,7 @@ def read_attempts(directory: Path, number: int, launch: int | None = None) -> li
     launch = number if launch is None else launch
     ledgers: dict[int, list[_Ledger]] = {}
     for path in [*directory.glob("worker-*.jsonl"), *directory.glob("events-*.jsonl")]:
-        if events := read_events(path)[0]:
+        if events := read_events(path):
             ledgers.setdefault(events[0].get("restarts", 0), []).append(
                 _Ledger(path.stat().st_mtime, path.name, events)
             )
@@ -426,7 +521,7 @@ def _read_attempt(attempt: Attempt, ledgers: list[_Ledger]) -> Attempt:
 
 
 def _add_files(attempt: Attempt, path: Path) -> None:
-    for event in read_events(path)[0]:
+    for event in read_events(path):
         if event["kind"] == "stopped":
             attempt.refused = attempt.refused or event["why"]
         elif event["kind"] == "in place":

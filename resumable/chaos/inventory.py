@@ -26,8 +26,8 @@ from resumable._inspect.distributed import METADATA
 from resumable._inspect.reading import open_checkpoint
 from resumable._inspect.values import File, Name, Opaque, Tensor, children
 from resumable._state import is_state
-from resumable.chaos.digests import weight_sketch
-from resumable.chaos.recorder.ledger import Left
+from resumable.chaos.digests import OF_ONE_LAUNCH, as_array, weight_sketch
+from resumable.chaos.ledger import Left
 from resumable.checkpoint.steps import DIRECTORY, TOKEN
 from resumable.errors import ResumableError
 
@@ -37,6 +37,7 @@ if TYPE_CHECKING:
 
 
 __all__ = [
+    "CHECKPOINTS",
     "CURSOR",
     "SAMPLED",
     "Stamps",
@@ -49,6 +50,8 @@ __all__ = [
 ]
 
 
+# Suffixes of files that may hold a state.
+CHECKPOINTS = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".joblib"}
 _FILE = "left.json"  # in the directory of a case
 _OURS = re.compile(rf"rank-\d+\.flight|.*\.pyc|{re.escape(TOKEN)}")
 _WORD = re.compile(r"(\d+)")
@@ -107,7 +110,7 @@ def take_inventory(  # noqa: PLR0913  # what is left out, and how the rest is co
 def _has_values(path: Path) -> bool:
     """Return whether a file that is written line by line has values to compare; its lines differ after a resume."""
     may_be_json = path.suffix in {*_TEXTS, ".json"}
-    return path.suffix in {*_LOGS, *_STATES} - _TEXTS or (may_be_json and bool(_read_json_line(path)))
+    return path.suffix in {*_LOGS, *CHECKPOINTS} - _TEXTS or (may_be_json and bool(_read_json_line(path)))
 
 
 def _name(path: Path, case: Path) -> str:
@@ -191,7 +194,6 @@ _LARGE = 1 << 30  # bytes above which a file is only sampled
 _BLOCK, _BLOCKS = 1 << 20, 64
 _LARGEST_TEXT = 64 << 20  # bytes of JSON or YAML
 _MOST_PARTS = 100_000
-_PATHS = {"best_model_path", "kth_best_model_path"}  # Lightning's ModelCheckpoint: files that this launch wrote
 _VERSION = re.compile(r"(^|/)version_\d+(?=/|$)")
 # Texts such as 0:00:01, 2026-11-26, 14ms or 3.1it/s, and names of columns such as time, batch_time, eta_seconds.
 _TIME = re.compile(r"\d:\d\d|\d{4}-\d\d-\d\d|^\(?\d+(\.\d+)?(ns|us|ms|s|sec|min|h|it/s|s/it|%|[KMG]i?B)(/s)?[,;)]?$")
@@ -201,7 +203,6 @@ _OF_TIME = re.compile(
     re.IGNORECASE,
 )
 _TEXTS = {".log", ".out", ".txt"}
-_STATES = {".pt", ".pth", ".ckpt", ".bin", ".safetensors", ".npy", ".npz", ".pkl", ".pickle", ".joblib"}
 _PICKLES = {".pkl", ".pickle", ".joblib", ".dill", ".sav"}
 _UNREADABLE = (ResumableError, ValueError, TypeError, KeyError, EOFError, RecursionError, csv.Error)
 
@@ -426,14 +427,12 @@ class _Opened:
     def _of_dict(self, node: dict[Any, Any]) -> dict[Any, Any]:
         if is_state(node):
             return {CURSOR: node["cursor"]}
-        if node.keys() >= _PATHS:
+        if node.keys() >= OF_ONE_LAUNCH:
             return {}
         return {self._text(name) if isinstance(name, str) else name: value for name, value in node.items()}
 
     def _of_list(self, node: list[Any]) -> Any:
-        if node and all(type(value) is float for value in node):
-            return np.array(node)
-        return [self._text(value) if isinstance(value, str) else value for value in node]
+        return as_array([self._text(value) if isinstance(value, str) else value for value in node])
 
     def _text(self, text: str) -> str:
         return unversioned(text.replace(self._work, "{dir}"))

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, Self
 
 from resumable._version import __version__
-from resumable.chaos.recorder.saves import series_of
+from resumable.chaos.ledger import series_of
 from resumable.chaos.verify.baseline import Coverage, cover, note_coverage, note_read
 from resumable.chaos.verify.checks import ATOMIC
 from resumable.chaos.verify.diagnosis import Diagnosis, diagnose
@@ -31,9 +31,8 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Sequence
 
-    from resumable.chaos.launch.runner import Command
+    from resumable.chaos.ledger import Attempt
     from resumable.chaos.plan import Case
-    from resumable.chaos.recorder.ledger import Attempt
 
 
 __all__ = ["Outcome", "Results", "check_resumed", "note_all", "note_missed", "settle_in_place"]
@@ -170,7 +169,7 @@ class Results:
     """The results of a campaign.
 
     Args:
-        command: the user's.
+        command: the words of the user's command.
         seed: of the plan.
         baseline: the run without faults.
         notes: what is not compared in every detail, in words.
@@ -179,10 +178,11 @@ class Results:
         options: the arguments of the campaign, by name.
         seconds: duration.
         impossible: kinds of faults that cannot happen in this run, and why.
+        ignore: patterns of files that are not compared.
         environment: date, machine and versions.
     """
 
-    command: Command
+    command: Sequence[str]
     seed: int
     baseline: Attempt
     notes: list[str] = field(default_factory=list)
@@ -191,6 +191,7 @@ class Results:
     options: dict[str, Any] = field(default_factory=dict)
     seconds: float = 0.0
     impossible: dict[str, str] = field(default_factory=dict)
+    ignore: Sequence[str] = ()
     environment: dict[str, str] = field(default_factory=_find_environment)
 
     @property
@@ -285,7 +286,7 @@ def note_all(results: Results) -> list[str]:
         *note_coverage(results.coverage),
         *note_uncompared(results),
         *note_in_place(results),
-        *note_files(results.baseline.left, extra, elsewhere, single, results.command.ignore),
+        *note_files(results.baseline.left, extra, elsewhere, single, results.ignore),
         *note_read(results.read),
     ]
 
