@@ -85,6 +85,7 @@ bench: .venv/.ready peers  ## measure the numbers of docs/reference/benchmarks.m
 	$(BIN)/python -m benchmarks --without peers --without formats --markdown benchmarks/results.md
 	.venv-peers/bin/python -m benchmarks --only peers --only formats --markdown benchmarks/results.md
 	$(BIN)/python -m benchmarks.page
+	$(BIN)/python docs/draw_scale.py
 
 compare: .venv-peers/.ready  ## stop and resume the same job with eleven libraries; writes docs/reference/comparison.md
 	$(call say,compare: every library in every situation; about 20 minutes)

@@ -23,10 +23,6 @@ def main(arguments: list[str] | None = None) -> int:
     tables = _measure(names, replace(plan, rounds=options.rounds or plan.rounds))
     if options.markdown is not None:
         report.write(options.markdown, tables, list(SUITES))
-    if options.pictures is not None:
-        from benchmarks import pictures  # noqa: PLC0415  # matplotlib is for them alone
-
-        pictures.draw(options.pictures, tables["scale"])
     return 0
 
 
@@ -50,7 +46,6 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--only", action="append", choices=list(SUITES), metavar="NAME", help=", ".join(SUITES))
     parser.add_argument("--without", action="append", choices=list(SUITES), metavar="NAME", default=[])
     parser.add_argument("--markdown", type=Path, metavar="FILE", help="write the suites' tables into this page")
-    parser.add_argument("--pictures", type=Path, metavar="FOLDER", help="draw the tables of the suite scale there")
     return parser
 
 

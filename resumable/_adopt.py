@@ -47,7 +47,7 @@ def adopt(
     Args:
         loader: from `wrap`.
         state: the state of torchdata's `StatefulDataLoader`, or a checkpoint of Lightning's Trainer.
-        epoch: the epoch, from 0, if there is no state or the state does not contain it.
+        epoch: the epoch, from 0; needed without a state, or if the state does not contain it.
         step: how many batches of the epoch were trained on, if there is no state.
         batches: how many batches to compare.
 
@@ -226,7 +226,7 @@ class ForeignPosition:
     """The position that a checkpoint contains.
 
     Args:
-        by: where the position comes from, for messages.
+        by: the origin of the position, for messages.
         step: batches of the epoch that were trained on.
         epoch: None if unknown.
         ended: the end of the epoch was reached.
@@ -365,7 +365,7 @@ def _told(state: Any) -> str:
 def next_batches(
     source: DataLoader[Any], order: Sampler, place: ForeignPosition, at: tuple[int, int], batches: int
 ) -> list[Any]:
-    """Return the sample indices of the next batches, computed by an uninterrupted loader of the framework.
+    """Return the sample indices of the next batches, from an uninterrupted loader of the framework.
 
     If torchdata's state has batches left in its epoch, torchdata's own loader continues from it. After the end of an
     epoch it may start a different epoch than an uninterrupted loader.
@@ -472,7 +472,7 @@ class Adoption:
     """The position at which a job was adopted. Printed, it shows the next batches of the framework and of this package.
 
     Args:
-        by: where the position comes from.
+        by: the origin of the position.
         epoch: the epoch of the next batch, or the one that has just ended.
         step: how many of its batches are done.
         framework: class of the loader that computed `theirs`.

@@ -257,7 +257,7 @@ class Options:
 
     1. `resolve_seed`, called by `wrap`, sets seed and name. An adapter gets options that have both.
     2. `resolve_sampler`, called by adapters of indexed sources, reduces the ways to set an order to one sampler.
-    3. `with_defaults`, called by the adapter or after it, fills in the options that neither caller nor adapter set.
+    3. `with_defaults` fills in the options that neither caller nor adapter set. The adapter may call it itself.
 
     A loaded state with a different seed or name restarts at 2: `with_state` puts both into the options of 1.
 

@@ -7,7 +7,7 @@ ResumableError
 │       └── LoopError                    a second loop over a Loader would take batches from an open loop
 ├── MissingDependencyError (ImportError) a package that is needed is not installed, or too old
 ├── StateError
-│   ├── StateFormatError (ValueError)    not a state, truncated, or written by a newer version
+│   ├── StateFormatError (ValueError)    not a state, truncated, or from a newer version
 │   └── StateMismatchError (ValueError)  the state has different data, a different order or different options
 ├── DataError (RuntimeError)
 │   ├── SampleError                      the data that was read is not a sample, or ends inside one
@@ -99,7 +99,7 @@ class StateError(ResumableError):
 
 
 class StateFormatError(StateError, ValueError):
-    """The object is not a state, is truncated, or was written by a newer version of this package."""
+    """The object is not a state, is truncated, or is from a newer version of this package."""
 
 
 class StateMismatchError(StateError, ValueError):
@@ -111,7 +111,7 @@ class DataError(ResumableError, RuntimeError):
 
 
 class SampleError(DataError):
-    """A sample could not be made, and there is no exception from the user's code to raise.
+    """A sample could not be made, without an exception from the user's code to raise.
 
     Exceptions from a dataset, a transform or a `collate_fn` are raised unchanged, with a note that identifies the
     sample. Only a `StopIteration` becomes a `SampleError`, because it would end the epoch.
@@ -151,7 +151,7 @@ class CheckpointError(ResumableError, RuntimeError):
 
 
 class CheckpointNotFoundError(CheckpointError):
-    """There is no committed checkpoint of the requested step."""
+    """The requested step has no committed checkpoint."""
 
 
 class CheckpointTimeoutError(CheckpointError, TimeoutError):

@@ -30,7 +30,7 @@ POINTS = {
     "loader.state": "a state was taken",
     "loader.load": "a state is about to be loaded",
     "loader.loaded": "a state was loaded",
-    "evaluation.handed": "a batch was delivered by a loader for evaluation",
+    "evaluation.handed": "a loader for evaluation delivered a batch",
     "store.save": "a checkpoint is about to be written",
     "store.half": "part of a checkpoint's data was written",
     "store.written": "a file was written, but is not durable yet",

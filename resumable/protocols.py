@@ -1,7 +1,7 @@
 """The three protocols through which a Loader reads. They are structural: a class needs no base and no registration.
 
     kind       offers                                        resumes through        elastic
-    indexed    any sample, by its index                      seeking, O(1)          yes
+    indexed    any sample, from its index                    seeking, O(1)          yes
     snapshot   a stream, and its state as a value            the source's state     if all ranks share one stream
     replay     a stream that can be reopened per epoch       skipping               if all ranks share one stream
 
@@ -161,7 +161,7 @@ def _unpacked(
 
 @runtime_checkable
 class IndexedBackend(Protocol):
-    """A source that can read any sample by its index."""
+    """A source that can read the sample at any index."""
 
     @property
     def kind(self) -> str:

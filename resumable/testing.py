@@ -57,7 +57,7 @@ class BackendTests:
             to `wrap`. The file must be importable on its own, because a fresh process loads it.
         epochs: number of epochs in a run.
         native: whether states may contain a snapshot from the source; otherwise they must be JSON.
-        others: loaders that must reject the states of `make()`, by a word that the message must contain. Include
+        others: from a word that the message must contain to a loader that must reject the states of `make()`. Include
             "length", "batch", "sampler" and "kind" if the source allows it.
         stride: restore at every step (1), or at every n-th if a restore is expensive.
         shared: whether the ranks share the global batches of one stream evenly.
@@ -105,7 +105,7 @@ class BackendTests:
         for step in range(0, len(states), self.stride):
             assert rest_of_run(self.resumed(states[step]), self.epochs) == run[step:], f"restored after {step} batches"
 
-    def test_restored_at_every_step_the_plain_form_gives_the_rest(self) -> None:
+    def test_restored_at_every_step_a_plain_loop_reads_the_rest(self) -> None:
         """The same for `for batch in loader`, once per epoch."""
         run, states = self.reference()
         for step in range(0, len(states), self.stride):
@@ -119,7 +119,7 @@ class BackendTests:
         for state in states:
             assert self._encoded(self.resumed(state).state_dict()) == self._encoded(state)
 
-    def test_a_state_is_left_as_it_is(self) -> None:
+    def test_a_state_is_not_changed(self) -> None:
         """Neither loading a state nor continuing to train changes it."""
         _, states = self.reference()
         state = states[len(states) // 2]
@@ -147,7 +147,7 @@ class BackendTests:
         for state in (states[first], loader.state_dict()):
             assert digest(next(iter(self.resumed(state)))) == run[first][1]
 
-    def test_after_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
+    def test_after_the_last_batch_the_epoch_returns_without_batches(self) -> None:
         """The code after the inner loop is not skipped."""
         run, states = self.reference()
         first = sum(epoch == 0 for epoch, _ in run)
@@ -159,7 +159,7 @@ class BackendTests:
             pass
         assert next(self.resumed(loader.state_dict()).epochs(self.epochs)).number == 1
 
-    def test_break_and_iterate_again_goes_on(self) -> None:
+    def test_a_loop_after_break_continues(self) -> None:
         """After `break`, iteration continues with the next batch."""
         run, _ = self.reference()
         loader, got = type(self).make(), list[str]()
@@ -178,7 +178,7 @@ class BackendTests:
         iter(loader)
         assert rest_of_run(loader, self.epochs) == run
 
-    def test_a_look_at_the_next_batch_moves_nothing(self) -> None:
+    def test_peek_moves_nothing(self) -> None:
         """`peek()` returns the next batch, also across an epoch's end, and does not change cursor, state or stream."""
         run, states = self.reference()
         loader, got = type(self).make(), []
@@ -197,7 +197,7 @@ class BackendTests:
         assert rest_of_run(self.resumed(loader.state_dict()), self.epochs) == run[1:]
         assert rest_of_run(loader, self.epochs) == run[1:]
 
-    def test_closed_at_every_step_it_goes_on(self) -> None:
+    def test_closed_at_every_step_it_continues(self) -> None:
         """`close()` does not change the state, and iteration continues with the rest of the run."""
         run, _ = self.reference()
         for step in range(0, len(run) + 1, self.stride):
@@ -211,7 +211,7 @@ class BackendTests:
             assert self._encoded(loader.state_dict()) == closed, "the second close() changed something"
             assert rest_of_run(loader, self.epochs) == run[step:], f"closed after {step} batches"
 
-    def test_an_evaluation_begins_at_the_beginning_each_time(self) -> None:
+    def test_each_pass_for_evaluation_starts_at_the_first_batch(self) -> None:
         """With `evaluation=True`, each loop yields epoch 0, regardless of earlier reads."""
         first = [what for epoch, what in self.reference()[0] if not epoch]
         loader = type(self).make(evaluation=True)
@@ -243,7 +243,7 @@ class BackendTests:
         first = [what for epoch, what in run if epoch == 0]
         assert got == [*first[:2], *first[1:]]
 
-    def test_the_length_is_that_of_the_whole_epoch(self) -> None:
+    def test_the_length_is_the_whole_epoch(self) -> None:
         """`len()` is never the number of remaining batches."""
         run, states = self.reference()
         loader = self.resumed(states[1])
@@ -253,7 +253,7 @@ class BackendTests:
     def test_what_it_declares_is_true(self) -> None:
         """The backend's `Traits` and options match its behavior: hints, end, seeding, shard."""
         loader = type(self).make()
-        backend, traits = loader._fetcher.backend, loader._fetcher.traits  # noqa: SLF001  # there is no public access
+        backend, traits = loader._fetcher.backend, loader._fetcher.traits  # noqa: SLF001  # not public
         fingerprint = loader._fetcher.fingerprint()  # noqa: SLF001  # the same
         groups = {name.partition(".")[0] for name in fingerprint} - {"backend"}
         assert all(name.partition(".")[0] in groups for name in traits.hints if "." in name)
@@ -324,7 +324,7 @@ class BackendTests:
             yield from loader
 
     def test_rewind_delivers_the_last_batch_again(self) -> None:
-        """At every step and every epoch's end, `rewind()` goes back by one batch, and a second call changes nothing."""
+        """At every step and every epoch's end, `rewind()` goes back one batch, and a second call changes nothing."""
         run, _ = self.reference()
         ends = {step for step in range(1, len(run) + 1) if run[step - 1][0] != (*run, (-1, ""))[step][0]}
         at_ends = [(step, True) for step in sorted(ends)]
@@ -364,7 +364,7 @@ class BackendTests:
             raise AssertionError("two loops took batches of one stream")
         assert [digest(batch) for batch in newer] == [what for epoch, what in run[2:] if epoch == 0]
 
-    def test_an_evaluation_in_between_leaves_the_training_alone(self) -> None:
+    def test_evaluation_in_between_does_not_affect_training(self) -> None:
         """`for_evaluation()` reads epoch 0 after any batch and at an epoch's end, or raises."""
         run, _ = self.reference()
         first = [what for epoch, what in run if epoch == 0]
@@ -381,7 +381,7 @@ class BackendTests:
             return
         assert got == run
 
-    def test_the_trainers_generators_are_left_alone(self) -> None:
+    def test_the_trainers_generators_do_not_move(self) -> None:
         """The trainer's random numbers are the same with and without a loader."""
         loader = type(self).make()
         seed_generators()
@@ -400,7 +400,7 @@ class BackendTests:
                 assert json.loads(json.dumps(state)) == state
                 assert len(json.dumps(state)) < _STATE_BYTES
 
-    def test_a_fresh_process_goes_on(self) -> None:
+    def test_a_fresh_process_continues(self) -> None:
         """A new interpreter resumes from a state on disk."""
         run, states = self.reference()
         step = len(run) // 2
@@ -415,15 +415,15 @@ class BackendTests:
         assert child.returncode == 0, child.stderr
         assert child.stdout.split("\n")[:-1] == [f"{epoch} {what}" for epoch, what in run[step:]]
 
-    def test_another_seed_is_refused(self) -> None:
+    def test_a_different_seed_is_rejected(self) -> None:
         """A state with a different seed is rejected, and the message says so."""
         self._refused(type(self).make(seed=12345), "seed")
 
-    def test_another_randomness_is_refused(self) -> None:
+    def test_a_different_randomness_is_rejected(self) -> None:
         """A state with a different randomness mode is rejected, and the message says so."""
         self._refused(type(self).make(randomness="off"), "randomness")
 
-    def test_other_loaders_are_refused(self) -> None:
+    def test_different_loaders_are_rejected(self) -> None:
         """The loaders in `others` reject the states."""
         for word, make in self.others.items():
             self._refused(make(), word)
@@ -484,7 +484,7 @@ Run = list[tuple[int, str]]
 
 
 def digest(batch: Any) -> str:
-    """Fingerprint a batch by content: arrays and tensors by bytes, containers by their parts, the rest by `repr`."""
+    """Fingerprint the content of a batch: bytes of arrays and tensors, parts of containers, else `repr`."""
     state = hashlib.blake2b(digest_size=8)
     for part in _parts(batch):
         state.update(part)

@@ -143,15 +143,6 @@ def test_the_documentation_shows_the_results() -> None:
     assert set(docs.MARKS.findall(page)) == {(f"<!-- table: {name} -->\n\n", name) for name in docs.SOURCES}
 
 
-def test_tables_of_costs_become_pictures(tmp_path: Path) -> None:
-    from benchmarks.pictures import draw  # noqa: PLC0415  # it imports matplotlib
-
-    table = Table("As the ranks grow", ("ranks", "us", "MB"), [("1", "2.0", "3.0"), ("1000", "2.5", "")])
-    (path,) = draw(tmp_path, [table])
-    assert path.name == "scale-ranks.png"
-    assert path.read_bytes().startswith(b"\x89PNG")
-
-
 def test_a_page_without_marks_gets_them(tmp_path: Path) -> None:
     path = tmp_path / "page.md"
     path.write_text("text\n")

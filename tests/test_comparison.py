@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import random
+from functools import partial
 from itertools import product
 
 import pytest
@@ -13,6 +14,8 @@ from benchmarks.compare.judge import Verdict, compare, failed, same_draws
 from benchmarks.compare.peers import PEERS
 from benchmarks.compare.processes import Batch, Failure, Run
 from benchmarks.compare.situations import SITUATIONS
+from benchmarks.page import RESULTS as MEASURED
+from benchmarks.page import tables
 
 LENGTH, SIZE = 4, 2  # batches of an epoch, samples of a batch
 
@@ -26,6 +29,17 @@ def epoch(number: int) -> list[Batch]:
 WHOLE = Run([epoch(0), epoch(1), epoch(2)])
 READ = LENGTH + 1  # one batch of epoch 1
 REST = epoch(1)[1:]
+
+
+@pytest.fixture(name="prose")
+def _prose() -> str:
+    return " ".join(page.PAGE.read_text(encoding="utf-8").split())
+
+
+@pytest.fixture(name="results")
+def _results() -> page.Results:
+    found: page.Results = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+    return found
 
 
 @pytest.mark.parametrize(
@@ -67,6 +81,9 @@ def test_an_error_is_wanted_only_if_it_explains_a_mistake() -> None:
     assert failed(clear, wanted=True) == Verdict("rejected: `ValueError`", "good")
     assert failed(clear) == Verdict("fails: `ValueError`", "error")
     assert failed(bare, wanted=True) == Verdict("fails: `AssertionError`", "error")
+    raised = "Caught {0} in DataLoader worker process 0.\nOriginal Traceback (most recent call last):\n{0}: {1}".format
+    for error in (clear, bare):
+        assert failed(Failure(error.kind, raised(*error)), wanted=True) == failed(error, wanted=True)
 
 
 def test_different_numbers_are_seen() -> None:
@@ -75,12 +92,41 @@ def test_different_numbers_are_seen() -> None:
     assert not same_draws(WHOLE, 0, other, slice(1, 2))
 
 
-def test_the_page_the_tables_and_the_picture_are_of_the_results() -> None:
-    results = json.loads(page.RESULTS.read_text(encoding="utf-8"))
+def test_the_page_the_tables_and_the_picture_are_of_the_results(results: page.Results) -> None:
     assert list(results["peers"]) == list(PEERS)
-    for name, row in product(PEERS, SITUATIONS):
-        assert set(results["peers"][name]["cells"]["0"][row][0]), (name, row)
+    for name, workers, row in product(PEERS, "02", SITUATIONS):
+        assert results["peers"][name]["cells"][workers][row][0], (name, workers, row)
     for path in (page.PAGE, *page.README):
         text = path.read_text(encoding="utf-8")
         assert page.filled(text, results) == text, f"{path}: run `python -m benchmarks.compare.page`"
     assert page.PICTURE.read_text(encoding="utf-8") == page.picture(results)
+
+
+def test_the_prose_says_what_the_cells_say(prose: str, results: page.Results) -> None:
+    def peers(row: str, text: str) -> list[str]:
+        return [peer for peer in PEERS if page.cell(results, peer, row)[0] == text]
+
+    assert f"{len(page.GRADED)} situations, {len(PEERS)} loaders" in prose
+    ours = {page.cell(results, peer, row)[1] for peer in ("wrap", "drop-in") for row in page.GRADED}
+    assert ours == {"good", "none"}
+    assert peers("own-generator", "exact") == ["grain"]
+    assert peers("batch-size", "exact") == ["stateful", "streaming"]
+    assert "**torchdata and MosaicML Streaming** continue with a different batch size" in prose
+    sizes = {peer: found["bytes"]["0"] for peer, found in results["peers"].items() if found["bytes"]["0"]}
+    assert min(sizes, key=sizes.__getitem__) == "grain"
+
+
+def test_the_prose_says_what_the_benchmarks_say(prose: str) -> None:
+    measured = tables(MEASURED.read_text(encoding="utf-8"))
+
+    def value(title: str, column: str, **row: str) -> float:
+        rows = next(rows for name, rows in measured.items() if name.startswith(title))
+        (found,) = [one for one in rows if row.items() <= one.items()]
+        return float(found[column].split()[0])
+
+    first = partial(value, "Peers: time to the first batch", "ms resumed", workers="0")
+    ours, grain = first(loader="resumable (off)"), first(loader="Grain Dataset")
+    assert f"resumes in {grain:.0f} ms instead of {ours:.0f} ms without workers" in prose
+    free = {"workers": "0", "us per item": "0", "randomness": "sample"}  # samples that cost nothing
+    assert value("Throughput of wrap(DataLoader)", "ratio", **free) < 1
+    assert value("Batches from workers", "ratio", batch="1024 kB", randomness="sample") < 1

@@ -28,7 +28,8 @@ def failed(failure: Failure, *, wanted: bool = False) -> Verdict:
     """Return what an error means: it is `wanted` where the states of two runs do not belong together."""
     if failure.kind == "TimeoutError":
         return Verdict("hangs", "error")
-    if wanted and len(failure.message.split()) >= WORDS:
+    message = failure.message.rpartition(f"\n{failure.kind}: ")[2]  # after the traceback of a worker, if one raised
+    if wanted and len(message.split()) >= WORDS:
         return Verdict(f"rejected: `{failure.kind}`", "good")
     return Verdict(f"fails: `{failure.kind}`" if failure.kind != "a crash" else "crashes", "error")
 

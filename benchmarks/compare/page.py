@@ -39,6 +39,14 @@ GROUPS = {
     "mistakes": ("seed", "shuffle", "other-data", "more-data"),
     "loops": ("after-break",),
 }
+SUMMARY = {
+    "Exact after each kill and save, with unchanged settings": (GROUPS["crashes"], ("error", "silent")),
+    "Exact or an error": (GROUPS["crashes"], ("silent",)),
+    "The same augmentations, with `random`, NumPy and PyTorch": ((*GROUPS["crashes"], "augmentations"), ("silent",)),
+    "Exact with a different number of workers": (("workers",), ("error", "silent")),
+    "Exact with a different number of ranks": (("fewer-ranks", "more-ranks"), ("error", "silent")),
+    "Changed data is rejected": (("other-data", "more-data"), ("error", "silent")),
+}
 GRADED = tuple(row for name, rows in GROUPS.items() if name != "loops" for row in rows)
 README_PEERS = ("plain", "stateful", "wrap")
 README_ROWS = {
@@ -55,7 +63,7 @@ WORST = ("none", "good", "error", "silent")
 
 def cell(results: Results, peer: str, row: str) -> tuple[str, str]:
     """Return the text of a cell and its grade: of both numbers of workers, if they differ."""
-    made = {workers: cells[row] for workers, cells in results["peers"][peer]["cells"].items()}
+    made = {workers: cells[row] for workers, cells in sorted(results["peers"][peer]["cells"].items())}
     grade = max((grade for _, grade in made.values()), key=WORST.index)
     texts = {text for text, _ in made.values()}
     if len(texts) == 1:
@@ -83,11 +91,16 @@ def _sizes(results: Results) -> str:
 def _versions(results: Results) -> str:
     versions = {name: one for found in results["peers"].values() for name, one in found["versions"].items()}
     listed = ", ".join(f"{name} {versions[name]}" for name in sorted(versions, key=str.lower))
-    both = [PEERS[name].label for name, found in results["peers"].items() if "2" in found["cells"]]
-    return (
-        f"Run on {results['measured']}: {results['machine']}; {listed}. All ran with 0 workers; with 2 workers also: "
-        f"{', '.join(both)}."
-    )
+    return f"Run on {results['measured']}: {results['machine']}; {listed}. All ran with 0 and with 2 workers."
+
+
+def _summary(results: Results) -> str:
+    """Return which libraries have no bad cell in a group of situations."""
+    lines = []
+    for head, (rows, bad) in SUMMARY.items():
+        peers = [peer for peer in (*PYTORCH, *FORMATS) if all(cell(results, peer, row)[1] not in bad for row in rows)]
+        lines.append(f"- **{head}:** {', '.join(PEERS[peer].label for peer in peers)}")
+    return "\n".join(lines)
 
 
 def readme_cells(cells: dict[str, list[str]]) -> list[str]:
@@ -119,6 +132,8 @@ def filled(text: str, results: Results) -> str:
             made = _sizes(results)
         elif name == "versions":
             made = _versions(results)
+        elif name == "summary":
+            made = _summary(results)
         else:
             group, _, of = name.partition("-")
             made = _table(results, PYTORCH if of == "pytorch" else FORMATS, GROUPS[group])
@@ -166,7 +181,7 @@ ROWS = {
     "chain": "killed eight times",
     "save-loaded": "saved right after the load",
     "last-batch": "saved after the last batch",
-    "epoch-end": "saved after an epoch's loop",
+    "epoch-end": "saved after an epoch",
     "break": "killed after a break",
     "used-loader": "loaded into a used loader",
     "augmentations": "augmentations",

@@ -24,7 +24,7 @@ if TYPE_CHECKING:
 
 __all__ = ["Failure", "Part", "Run", "run"]
 
-LIMIT = 120  # seconds for a part, which takes one or two on a machine with nothing else to do
+LIMIT = 600  # seconds for a part, which takes one or two on a machine with nothing else to do
 Batch = list[list[float]]
 Checkpoint = tuple[bytes, ...]  # of each rank
 

@@ -31,7 +31,7 @@ def compare(a: Mapping[str, Any], b: Mapping[str, Any]) -> Iterator[Difference]:
     """Yield the parts in which two contents differ, in the order of the first one, then those only in the second.
 
     Args:
-        a: the parts of the first content by their paths, as `parts_of` returns them.
+        a: the parts of the first content, from path to text, as `parts_of` returns them.
         b: the parts of the second one.
     """
     for path in {**a, **b}:
@@ -49,7 +49,7 @@ def split(path: str) -> list[str]:
 
 
 def topmost(paths: Iterable[str], every: Iterable[str]) -> list[str]:
-    """Shorten a list of paths: a path stands for all of `every` below it.
+    """Shorten a list of paths: a path replaces all of `every` below it.
 
     Args:
         paths: of parts.

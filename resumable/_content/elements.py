@@ -198,7 +198,7 @@ def leaves_of_samples(samples: Sequence[Any]) -> list[list[Leaf]]:
     Lists, tuples, dicts and dataclasses with the same entries have the same leaves. A list of samples may change
     between these types, for example if a script computes it in its first run, and reads it from a file in the next.
 
-    Paths at the same position of several samples are shortened by their common folder, so the folder may be moved.
+    Paths at the same position of several samples lose their common folder, so you can move that folder.
     """
     taken = [list(walk(sample, _read)) for sample in samples]
     paths: dict[str, list[str]] = {}

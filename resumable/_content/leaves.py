@@ -44,9 +44,9 @@ __all__ = [
 ]
 
 UNCOMPARED = "not compared: "
-_MOST = 100_000  # leaves to list one by one
+_MOST = 100_000  # leaves to list
 _DEEPEST = 200
-_LEVELS = 2  # top levels whose parts are listed one by one if there are too many leaves
+_LEVELS = 2  # top levels whose parts are listed if there are too many leaves
 _ROOT = "content"
 _LONGEST = 40  # characters of a value that is its own text
 _EXCERPT = 2048  # characters of a long text that element digests cover
@@ -100,7 +100,7 @@ class Whole(NamedTuple):
     ordered: bool = True
 
     def text(self, texts: list[str]) -> Text:
-        """Return the leaf, given a text for each part."""
+        """Return the leaf; each part already has a text."""
         return Text(f"{self.name}: {digest_text(repr(texts if self.ordered else sorted(texts)))}")
 
 
@@ -131,7 +131,7 @@ def walk(
 
 
 def parts_of(content: Any, opened: Opened | None = None, more: Callable[[Any], str] | None = None) -> dict[str, str]:
-    """Return a text for each part of nested objects, by its dotted path.
+    """Return a dict from the dotted path of each part of nested objects to its text.
 
     Parts are bit-identical if their texts are the same. A short plain value is its own text. A tensor or an array has
     type, shape and digest. A list of plain values is one part, with its length and a digest. The text of a part that is
@@ -168,7 +168,7 @@ def leaves_of(content: Any, *, lists: bool = False) -> Iterator[tuple[str, Any]]
 
 
 class _TooManyError(Exception):
-    """There are more leaves than can be listed one by one."""
+    """There are too many leaves to list."""
 
 
 def _leaves(content: Any, *, lists: bool, opened: Opened | None = None) -> Iterable[tuple[str, Any]]:
@@ -372,7 +372,7 @@ def _of_code(value: Any) -> Any:
     if isinstance(value, types.MethodType):
         return [("self", value.__self__), ("function", value.__func__)]
     name = global_name(value)
-    return Uncompared(f"{name_of(value)} is no data") if name is None else Text(short(name))
+    return Uncompared(f"{name_of(value)} is not data") if name is None else Text(short(name))
 
 
 def _of_enum(value: enum.Enum) -> Any:

@@ -78,7 +78,7 @@ class Columns:
         return self._length if ask(type(self._source), "resumable_shards") is not None else None
 
     def __call__(self, indices: Sequence[int]) -> dict[str, list[Any]]:
-        """Return the columns by name, with values in the order of the indices; the most informative comes first."""
+        """Return a dict from name to column, with values in the order of the indices; the most informative is first."""
         return survive(self._where, lambda: self._best(indices), {})
 
     def _best(self, indices: Sequence[int]) -> dict[str, list[Any]]:

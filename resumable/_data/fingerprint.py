@@ -33,7 +33,7 @@ class DataFingerprint:
     """The fingerprint of a loader's data.
 
     Args:
-        stored: returns the stored values of some samples, by the name of a column; None if they are unknown.
+        stored: returns a dict from column to the stored values of some samples; None if they are unknown.
         length: number of samples.
     """
 

@@ -368,7 +368,7 @@ class ElementFetcher:
         return cursor.position + left
 
     def _look_ahead(self, end: AgreedEnd | None, reader: ElementReader, cursor: Cursor, world: World) -> int:
-        """Return how many elements of the next batch come after a position, if other ranks need to know."""
+        """Return how many elements of the next batch follow a position, if other ranks need to know."""
         if end is None:
             return 0
         least = size = self._global_batch
@@ -508,7 +508,7 @@ class SnapshotCursor:
         base: the last snapshot that was taken, or the state from a mark.
         taken: the position of `base`.
         position: after the last delivered element.
-        ended: the source is known to have no more elements in this epoch.
+        ended: the source is known to be at the end of this epoch.
         reached: the source itself is at this position now, so a new snapshot would belong to it.
         between: the position is between two epochs, or before the first.
         last: the canary of the element before it, with its position.

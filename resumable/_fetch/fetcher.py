@@ -74,7 +74,7 @@ class Fetcher(Protocol):
         ...
 
     def fingerprint_for(self, state: State) -> dict[str, Any]:
-        """Return the fingerprint to compare with a state's. The state may come from a version with other defaults."""
+        """Return the fingerprint to compare with a state's. The state may be from a version with other defaults."""
         ...
 
     def check(self, state: State, plan: Plan | None) -> None:
@@ -127,7 +127,7 @@ class Fetcher(Protocol):
         ...
 
     def begins_with(self, source: SourceState | None) -> SourceState | None:
-        """Return the part of a source state that each pass of an evaluation starts with."""
+        """Return the part of a source state with which each pass for evaluation starts."""
         ...
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:

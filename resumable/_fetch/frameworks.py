@@ -180,7 +180,7 @@ class HasSettings(Protocol):
     """FFCV: users change the loader between epochs. `read` uses the settings at the time of the call."""
 
     def settings(self) -> dict[str, Any]:
-        """Return what a user has changed since the backend was created, as plain values by name."""
+        """Return a dict from name to plain value: settings that a user has changed since the backend was created."""
         ...
 
     def set_settings(self, settings: Mapping[str, Any]) -> None:

@@ -122,7 +122,7 @@ class IndexedFetcher:
         return self._older_tail is not None and bool(tail == self._older_tail != self._tail)
 
     def replayed(self, snapshot: Any) -> int:  # noqa: ARG002  # the protocol has it
-        """Return 0: a sample is read by its index."""
+        """Return 0: the index leads to the sample."""
         return 0
 
     def check(self, state: State, plan: Plan | None) -> None:
@@ -176,7 +176,7 @@ class IndexedFetcher:
         """Return None: no epoch depends on the ones before."""
 
     def canary(self) -> None:
-        """Return None: a sample is identified by its index."""
+        """Return None: the index identifies the sample."""
         return
 
     def source_now(self, source: SourceState | None) -> SourceState | None:
@@ -184,7 +184,7 @@ class IndexedFetcher:
         return source if self._own is None else self._own.now(source)
 
     def begins_with(self, source: SourceState | None) -> None:  # the protocol has it
-        """Return None: an evaluation does not change what its dataset remembers, because training may share it."""
+        """Return None: evaluation does not change what its dataset remembers, because training may share it."""
 
     def source_state(self, *, asked: bool = True) -> SourceState | None:  # noqa: ARG002  # the protocol has it
         """Return what the source remembers after the last batch; None if the position is enough."""

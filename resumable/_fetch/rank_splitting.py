@@ -157,7 +157,7 @@ def find_end(options: Options, cursor: Cursor) -> AgreedEnd | None:
 
 
 def left_early(state: SourceState | None, cursor: Cursor) -> LeftEarly | None:
-    """Return a source's state after an epoch that ended early because a different rank has no more elements."""
+    """Return a source's state after an epoch that ended early because a different rank has run out of elements."""
     return None if state is None or state.ended else LeftEarly(state, cursor.epoch, cursor.position)
 
 
@@ -168,7 +168,7 @@ class AgreedEnd:
         watch: of the loader.
         options: of the loader.
         ranks: how many there are.
-        cursor: where the stream opens.
+        cursor: the position at which the stream opens.
     """
 
     def __init__(self, watch: Watch, options: Options, ranks: int, cursor: Cursor) -> None:
@@ -182,7 +182,7 @@ class AgreedEnd:
         self._opens = self._own and self._waits and middle  # a different rank may have ended here in the previous run
 
     def looked_ahead(self, cursor: Cursor, ahead: int, *, more: bool) -> None:
-        """Note what comes after a position.
+        """Note what follows a position.
 
         Args:
             cursor: the position after the next batch to be delivered.

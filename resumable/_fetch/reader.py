@@ -67,10 +67,10 @@ class Reader:
         source: has `source[index]`.
         collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch.
         randomness: how often the global RNGs are seeded, or whether RNGs are passed.
-        together: read all samples of a request with `source.__getitems__` instead of one by one; the RNGs are then
+        together: read all samples of a request with one call of `source.__getitems__`; the RNGs are then
             seeded once per batch.
         seeding: what is known about the RNGs that the source uses.
-        recorder: records which sample is being read, if they are read one by one.
+        recorder: records which sample is being read, if each is read separately.
         passes: reads a sample of the source from its index and its RNG; None if the source takes no RNG.
         mixes: `collate` takes the RNG of the batch as well.
     """
@@ -137,7 +137,7 @@ class Reader:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples, *rng)
 
     def _samples(self, request: Request, read: _Read) -> Any:
-        """Read the samples, with a function if they are read one by one."""
+        """Read the samples, with a function if each is read separately."""
         indices = indices_of(request)
         if self.together:
             return self._together(indices)
@@ -157,7 +157,7 @@ class Reader:
 
 
 def _apart(read: _Read, indices: list[Any], source: Any, passes: _Passes) -> list[Any]:
-    """Read samples one by one; an exception of the source gets a note with its sample."""
+    """Read each sample separately; an exception of the source gets a note with its sample."""
     left = iter(indices)
     try:
         return read(left, source, passes)

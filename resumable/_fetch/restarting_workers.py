@@ -338,7 +338,7 @@ class Inbox:
         self._sem.release()
         self.since = monotonic()
         try:
-            return loads(message)  # noqa: S301  # of our own processes
+            return loads(message)  # noqa: S301  # from our processes
         except Exception as error:
             if wait(self.processes, _DYING):
                 self.torn = True
@@ -539,7 +539,7 @@ class Pool(WorkersIterator):
     def _end_now(self) -> None:
         """End the remaining processes, threads and pipes."""
         self._shutdown = self._inbox.over = True
-        with suppress(ValueError):  # raised if they are not registered, which they are only during a start
+        with suppress(ValueError):  # raised if they are not registered, as they are only while workers start
             forget_workers(self)
         if self._watch is not None:
             self._watch.over.set()

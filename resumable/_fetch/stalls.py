@@ -75,7 +75,7 @@ def dump_stack(pid: int) -> str:
     while perf_counter() < until and _status(pid, "State") != "Z":
         sleep(0.01)
         if not any(_has(pid, where) for where in ("SigPnd", "ShdPnd", "SigBlk")):
-            return "on stderr, where the process has just written it"
+            return "on stderr: the process has just written it"
     return "unknown: the process does not run, for example because it is stopped or waits for a device"
 
 

@@ -31,7 +31,7 @@ class Stream:
 
     Args:
         batches: a fetcher's generator.
-        meter: is notified of each delivery; None if there are no worker processes.
+        meter: is notified of each delivery; None without worker processes.
     """
 
     def __init__(self, batches: Iterator[tuple[Any, Cursor]], meter: Meter | None = None) -> None:

@@ -62,7 +62,7 @@ def watch(iterator: Any) -> None:
 
 
 def is_copy(iterator: Any) -> bool:
-    """Return whether an iterator was copied from a parent process by a fork, so its workers belong to the parent."""
+    """Return whether a fork copied an iterator from a parent process, so its workers belong to the parent."""
     return any(iterator is copy for copy in _copies)
 
 

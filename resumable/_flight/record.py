@@ -120,7 +120,7 @@ class FlightRecord:
     def status(self) -> str:
         """The status of the process, in a few words."""
         if self.ended != "running":
-            return "ended cleanly" if self.ended == "cleanly" else "ended by an exception"
+            return "ended cleanly" if self.ended == "cleanly" else "ended with an exception"
         return {True: "running", False: "killed", None: "running or killed"}[self.alive]
 
     @property
@@ -153,7 +153,7 @@ def read(folder: str | os.PathLike[str]) -> list[FlightRecord]:
             _log.warning("flight recorder: the file %s is left out: %s.", path, error)
     if not records:
         raise ConfigurationError(
-            f"there is no record of a flight recorder in {folder}.\n"
+            f"{folder} contains no record of a flight recorder.\n"
             'Pass the folder of wrap(..., flight_recorder="runs/flight"). It has one file per rank, such as '
             "rank-00000.flight, from the rank's first batch on."
         )
@@ -230,7 +230,7 @@ def read_record(path: Path) -> FlightRecord:
     if not content.startswith(KIND):
         raise ForeignError("it is not a record of a flight recorder")
     if not content.startswith(_MAGIC):
-        raise DamagedError("it was written by a different version of resumable")
+        raise DamagedError("a different version of resumable wrote it")
     if len(content) != SIZE or _word(content, _HEADER.size // 8) != crc32(content[: _HEADER.size]):
         raise DamagedError("its header does not match its checksum")
     _, rank, world_size, pid, started, host, run = _HEADER.unpack_from(content)

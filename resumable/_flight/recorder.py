@@ -31,7 +31,7 @@ __all__ = ["Recorder"]
 
 _log = logging.getLogger("resumable")
 _MOST = 1 << 63  # indices
-_HOW = {"cleanly": "ended cleanly", "raised": "was ended by an exception", "running": "crashed"}
+_HOW = {"cleanly": "ended cleanly", "raised": "ended with an exception", "running": "crashed"}
 
 
 class Recorder:
@@ -175,7 +175,7 @@ def _left_at(path: Path, run: int) -> FlightRecord | None:
     except FileNotFoundError:
         return None
     except DamagedError as error:
-        _log.warning("flight recorder: the record %s is replaced by a new one: %s.", path, error)
+        _log.warning("flight recorder: a new record replaces %s: %s.", path, error)
         return None
     if earlier.alive and earlier.ended == "running":
         if earlier.pid == os.getpid():
@@ -184,7 +184,7 @@ def _left_at(path: Path, run: int) -> FlightRecord | None:
     if earlier._run == run:  # noqa: SLF001  # same package
         return earlier
     _log.warning(
-        "flight recorder: the record %s is replaced by a new one: it belongs to a run with different data, order or "
+        "flight recorder: a new record replaces %s: it belongs to a run with different data, order or "
         "options. Use a separate folder for each run.",
         path,
     )

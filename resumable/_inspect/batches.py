@@ -75,7 +75,7 @@ def samples(  # noqa: PLR0913  # which batch, and which of several orders
     sampler = sampler_of(state, source)
     cursor, plan = history_of(state).locate(epoch, step)
     if plan.finished(cursor):
-        raise ConfigurationError(f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0.")
+        raise ConfigurationError(f"epoch {epoch} has {step} batches, so step {step} does not exist: they count from 0.")
     world = World() if rank is None else World(rank, state.world_size)
     strided = _is_strided(state, order, world)
     of = (
@@ -171,7 +171,7 @@ def _choose(found: list[FoundState], loader: str | None, path: str) -> FoundStat
 
 
 def _order_of(found: FoundState) -> list[Any]:
-    """Return the fields that states with the same order share, such as those of the ranks of a run."""
+    """Return the fields that states with the same order share, such as the states of a run's ranks."""
     return [found.values.get(name) for name in ("sampler", "tail", "global_batch", "world_size", "backend", "name")]
 
 

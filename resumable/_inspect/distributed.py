@@ -45,7 +45,7 @@ _Stored = dict[tuple[str, tuple[int, ...] | None], Any]
 
 
 def _stored(place: CheckpointPath, metadata: dict[str, Any]) -> _Stored:
-    """Return a reader for each stored piece, by name and offsets."""
+    """Return a dict from name and offsets to a reader of each stored piece."""
     found: _Stored = {}
     for index, info in metadata["storage_data"].items():
         at = info.state

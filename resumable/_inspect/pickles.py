@@ -2,7 +2,7 @@
 
 Every class and function becomes a name, and every object a stand-in. The reader follows the opcodes as the standard
 library lists them. It imports nothing and calls nothing in the pickle, so a malicious pickle is as safe to read as any
-other. Only tensors, ordered dicts, sizes, sets and bytes are rebuilt, by the functions below.
+other. The functions below rebuild only tensors, ordered dicts, sizes, sets and bytes.
 
 joblib, which saves scikit-learn's models, writes the numbers of an array between two opcodes, after the object that
 represents it. They become one of its attributes.
@@ -303,7 +303,7 @@ def read_pickle(
     Args:
         data: bytes, or a file from which one pickle is read.
         persistent: resolves a persistent id.
-        builders: rebuild objects, by the names of their classes and functions.
+        builders: from the name of a class or function to a function that rebuilds its objects.
 
     Raises:
         CorruptCheckpointError: it is not a pickle, truncated or damaged.

@@ -91,7 +91,7 @@ class Step(NamedTuple):
     Attributes:
         step: its number.
         size: size of its data in bytes; None if it is not committed.
-        problem: what is wrong with it; empty if no problem is known.
+        problem: the reason why it cannot be read; empty if no problem is known.
     """
 
     step: int

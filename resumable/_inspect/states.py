@@ -1,4 +1,4 @@
-"""The states of Loaders in a checkpoint: where they are, and what they contain."""
+"""The states of Loaders in a checkpoint: their paths and their contents."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class FoundState:
         """Parse the state.
 
         Raises:
-            StateFormatError: it is damaged, or written by a newer version.
+            StateFormatError: it is damaged, or a newer version wrote it.
         """
         return parse(self.values)
 

@@ -125,7 +125,7 @@ class Opened(contextlib.ExitStack):
         self.files: dict[str, BinaryIO] = {}
 
 
-# PyTorch's name -> bytes per element, and NumPy's name; types that NumPy lacks are compared by their bits
+# PyTorch's name -> bytes per element, and NumPy's name; types that NumPy lacks are compared as bits
 DTYPES: dict[str, tuple[int, str]] = {
     "float64": (8, "f8"),
     "float32": (4, "f4"),
@@ -202,7 +202,7 @@ class File:
 
     Args:
         size: in bytes.
-        why: what is wrong with it; empty if it is not a checkpoint at all.
+        why: the problem; empty if it is not a checkpoint at all.
     """
 
     size: int

@@ -119,7 +119,7 @@ class Schedule:
         length: positions per epoch, `N`.
         global_batch: samples per step over all ranks, `G`.
         tail: what happens to the last samples of an epoch.
-        ranks: number of ranks, `W`; only used by the tails that are named after them.
+        ranks: number of ranks, `W`; only used for `"pad_ranks"` and `"drop_ranks"`.
 
     Raises:
         ConfigurationError: `G` is larger than `N`, so `drop` and `carry` would have epochs without any batch; or `W`
@@ -308,7 +308,7 @@ def share(start: int, stop: int, world: World) -> tuple[int, int]:
 
 
 def check_share(global_batch: int, world: World) -> None:
-    """Reject a global batch that these ranks cannot share; their shares may differ by one sample.
+    """Reject a global batch that these ranks cannot share; their shares may differ in size, at most one sample.
 
     Raises:
         UnevenBatchError: a rank would get none.

@@ -47,7 +47,7 @@ __all__ = [
 # These states are large, and the public functions take up to 30 µs, because they create a Python number for each word.
 # So the words are copied directly from memory. NumPy documents the address (`BitGenerator.ctypes`). For `random`, a
 # separate instance is used to check whether the words are where CPython has them. If not, the public functions are
-# used. Nothing is ever written to these addresses.
+# used. Nothing writes to these addresses.
 
 _numpy_random: Any = np.random  # its stubs leave out the functions that swap the bit generator
 
@@ -193,7 +193,7 @@ class _NoState:
 def kept_normal() -> float | None:
     """Return the normal deviate that NumPy's global RNG keeps for its next call, or None."""
     legacy = _numpy_random.get_state.__self__
-    generator = legacy._bit_generator  # noqa: SLF001  # the public way to the deviate copies 624 words one by one
+    generator = legacy._bit_generator  # noqa: SLF001  # the public way to the deviate copies 624 words
     legacy._bit_generator = _NoState  # noqa: SLF001  # the same
     try:
         state = legacy.get_state(legacy=False)
@@ -281,7 +281,7 @@ class isolated:  # noqa: N801  # used like a function
     `numpy.random.randn` keeps for its next call, so that is saved separately.
 
     Args:
-        key: seed the RNGs with it at the start.
+        key: seed the RNGs with it first.
         but: RNGs to leave unchanged, because the caller handles them.
     """
 

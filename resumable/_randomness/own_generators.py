@@ -132,7 +132,7 @@ def find_generators(roots: Mapping[str, Any]) -> list[Place]:
     """Find generators. If one is in several places, the nearest to a root is returned.
 
     Args:
-        roots: the objects to search, by the name with which their paths start.
+        roots: the objects to search; their paths start with the keys.
     """
     return list(_Search().run(_there(name, root) for name, root in roots.items()))
 
@@ -487,7 +487,7 @@ class OwnGenerator:
     """A generator at its path in a source.
 
     Args:
-        path: where it is.
+        path: its path.
         get: returns the object that is there now.
         salt: distinguishes its numbers from the numbers of other generators; by default, the path.
     """
@@ -550,7 +550,7 @@ class OwnGenerators:
     """A source's own generators, searched for in each process and again in each epoch.
 
     Args:
-        roots: the objects that read samples, by the name with which their paths start.
+        roots: the objects that read samples; their paths start with the keys.
     """
 
     def __init__(self, roots: Mapping[str, Any]) -> None:

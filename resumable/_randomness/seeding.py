@@ -44,7 +44,7 @@ class Seeding:
     """Tracks which RNGs one source uses.
 
     Args:
-        roots: the objects that read samples, by name, such as the dataset. They may have their own generators.
+        roots: from name to an object that reads samples, such as the dataset. It may have its own generators.
     """
 
     def __init__(self, roots: Mapping[str, Any] | None = None) -> None:

@@ -1,4 +1,4 @@
-"""Seed and name of a stream: where they are from, and how they make its order and randomness independent of others.
+"""Seed and name of a stream: their origin, and how they make its order and randomness independent of others.
 
 A seed passed to `wrap` comes first, then the seed of the wrapped loader's sampler or generator, then PyTorch's global
 seed if it was set, else 0. The state includes it, and a loader without its own seed uses the state's.
@@ -40,7 +40,7 @@ _TORCHS = ("torch.utils.data", "torchdata.stateful_dataloader")
 _PATIENCE = timedelta(seconds=10)
 
 _log = getLogger("resumable")
-_agreements: Counter[str] = Counter()  # how many seeds the ranks have agreed on, by name of the stream
+_agreements: Counter[str] = Counter()  # from the name of a stream to the number of seeds that the ranks have agreed on
 
 
 class Origin(NamedTuple):
@@ -88,7 +88,7 @@ def refuse_unagreed(by: str, seed: int, name: str, world: World | Group | None) 
     """Reject a seed that each rank took from its own RNG, unless rank 0 has the same.
 
     Raises:
-        ConfigurationError: rank 0 has a different seed; or there is no process group to compare with.
+        ConfigurationError: rank 0 has a different seed; or a process group is missing, and nothing can be compared.
     """
     ranks = (world if isinstance(world, World) else find()).size
     if by not in {_TORCH, _LIGHTNINGS} or ranks == 1:

@@ -107,7 +107,7 @@ class Watch:
     """Posts a loader's fingerprint, and compares it with the other ranks.
 
     Args:
-        name: of the stream, as the ranks know it. Streams without one are distinguished by the lines that made them.
+        name: of the stream, as the ranks know it. Without one, the line that made a stream identifies it.
         named: it has a name.
 
     Attributes:
@@ -257,7 +257,7 @@ class Watch:
         return None if self._posts is None else self._posts.get(f"{self.key}{epoch}/end")
 
     def wait_for_others(self, key: str, ranks: int, seconds: float) -> None:
-        """Wait until all ranks have called this, or for some seconds, and check for errors of other ranks.
+        """Wait a few seconds at most until all ranks have called this, and check for errors of other ranks.
 
         Raises:
             RankError: a rank has posted one.

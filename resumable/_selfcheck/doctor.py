@@ -1,4 +1,4 @@
-"""`resumable doctor`: installed versions, the rank of this process, and the start method of its workers."""
+"""`resumable doctor`: installed versions, the rank of this process, and how its workers start."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ __all__ = ["Health", "doctor"]
 
 
 def doctor() -> Health:
-    """Check the versions, the rank and the start method of this process. No framework is imported."""
+    """Check the versions, the rank and how workers start in this process. No framework is imported."""
     known = {"python": f"{platform.python_version()} on {platform.system()} {platform.machine()}"}
     known["resumable"] = __version__
     for name in _PACKAGES:
@@ -44,7 +44,7 @@ class Health:
     """The result of `doctor`.
 
     Args:
-        known: versions, rank and start method, by name.
+        known: from name to value: versions, rank and how workers start.
         traps: packages that are too old, and problems that make each process read all the data, or stop it, or break
             this package.
     """

@@ -131,7 +131,7 @@ class Job(NamedTuple):
 
     Args:
         key: of the loader.
-        first: number of batches from the start.
+        first: number of batches to read.
         rest: number of batches from the state.
         state: the state to continue from, pickled because its classes may belong to the script; None for none.
     """
@@ -158,7 +158,7 @@ _inside = False  # whether this is such a process
 
 
 def is_fresh() -> bool:
-    """Return whether this is such a process; it must not start another one."""
+    """Return whether this is such a process; it must not start one itself."""
     return _inside
 
 
@@ -175,7 +175,7 @@ def main(folder: str) -> int:
 
 
 def _answer(folder: Path) -> None:
-    asked = pickle.loads((folder / "asked").read_bytes())  # noqa: S301  # written by the process before
+    asked = pickle.loads((folder / "asked").read_bytes())  # noqa: S301  # the process before wrote it
     spec, words, jobs, generators, seconds = asked
     with loading(spec, words) as make, hearing():
         answer(folder, Maker(make, Generators(generators), spec), jobs, seconds)

@@ -96,7 +96,7 @@ class LoaderReport:
 
     @property
     def kept(self) -> bool | None:
-        """Whether every promise was kept; None if nothing was compared, or there was no time for any resume."""
+        """Whether every promise was kept; None if nothing was compared, or time ran out before the first resume."""
         found = [trial.kept for trial in self.trials]
         cuts = [trial.kept for trial in self.trials if trial.is_cut]
         return False if False in found else (True if True in (cuts or found) else None)
@@ -245,7 +245,7 @@ _HASH = (
     "Sort sets before use, and use hashlib for strings."
 )
 _PROCESS = (
-    "It is the same within this process, but differs in each new process: an RNG is seeded by the system, as random "
+    "It is the same within this process, but differs in each new process: the system seeds an RNG, as random "
     "and numpy.random are, or the data depends on the time or the process. Seed the RNG in the script."
 )
 _MOVED_STATE = "The resumed run {}: the source's state_dict() leaves out {}."

@@ -171,7 +171,7 @@ def load_file(path: Path) -> ModuleType:
         ConfigurationError: it does not exist, it raised, or it exited.
     """
     if not path.is_file():
-        raise ConfigurationError(f"there is no file {path}.\nNothing was loaded. {FORM}")
+        raise ConfigurationError(f"the file {path} does not exist.\nNothing was loaded. {FORM}")
     path = path.resolve()
     name = _free_name(path)
     sys.path.insert(0, str(path.parent))
@@ -310,7 +310,7 @@ class Maker:
         self.trained = tuple(key for key, loader in self.all().items() if not loader.evaluation)
 
     def all(self) -> dict[str, Loader]:
-        """Return all loaders of one call, by their keys.
+        """Return a dict from key to loader, with all loaders of one call.
 
         Raises:
             ConfigurationError: the function raised, or did not return a loader.
@@ -392,7 +392,7 @@ def _of_module(module: Any) -> Any:
 
 def unrecorded(loader: Loader) -> Loader:
     """Remove the flight recorder, because its folder belongs to the real run."""
-    options = loader._options  # noqa: SLF001  # there is no public access
+    options = loader._options  # noqa: SLF001  # not public
     if options.recorder is not None:
         loader.progress = Progress(loader._fetcher, options.unrecorded())  # noqa: SLF001  # the same
     return loader

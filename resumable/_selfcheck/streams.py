@@ -77,7 +77,7 @@ class Recorded(NamedTuple):
 
     Args:
         batches: in order.
-        states: by the number of batches before them.
+        states: from the number of batches before a state to that state.
         changed: the first of them that changed by the end of the run.
         moved: the first batch during which the global RNGs changed; None if there is none.
     """
@@ -155,7 +155,7 @@ class _States:
 
 
 def borders_of(batches: list[Batch]) -> list[int]:
-    """Return the numbers of batches after which an epoch ends and another one follows."""
+    """Return the numbers of batches after which an epoch ends and the next one follows."""
     pairs = enumerate(pairwise(batches), start=1)
     return [number for number, (one, other) in pairs if one.epoch != other.epoch]
 

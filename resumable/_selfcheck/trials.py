@@ -78,15 +78,16 @@ def check(
         print(report)
         assert report
 
-    The check reads a bounded part of the data: two epochs if they are short, else the start, and the end of the first
-    epoch if the loader can seek there. The global RNGs are restored before each call of `make`, and after the check.
+    The check reads a bounded part of the data: two epochs if they are short, else the first batches, and the
+    end of the first epoch if the loader can seek there. The global RNGs are restored before each call of `make`, and
+    after the check.
 
     Args:
         make: returns a fresh loader each time: a Loader, anything that `wrap` takes, a dict or list of these, or a
             LightningDataModule, whose `train_dataloader()` is checked.
         seconds: time limit for new trials. Your code is not interrupted, so the check ends shortly after. The report
             says what was left out.
-        spec: where a fresh process finds the function, such as "train.py:make_loader"; by default it is detected.
+        spec: the function as a fresh process finds it, such as "train.py:make_loader"; by default it is detected.
         tell: called with each part of the report as soon as it is known.
 
     Raises:
@@ -215,7 +216,7 @@ _AROUND = 3  # batches before and after the end of a long epoch
 
 
 def parts_of(loader: Loader) -> list[Part]:
-    """Return what to read: slightly more than two epochs if they are short, else the start and the end of the first."""
+    """Return what to read: slightly more than two epochs if they are short, else both ends of the first."""
     if loader.evaluation or not loader.is_sized:
         return [Part(_MOST)]
     epoch = loader.epoch
@@ -233,7 +234,7 @@ class Part(NamedTuple):
 
     Args:
         length: number of batches.
-        seek: epoch and step of its first batch; None for the start.
+        seek: epoch and step of its first batch; None for epoch 0, step 0.
     """
 
     length: int
@@ -279,7 +280,7 @@ def middle_of(run: Recorded) -> int:
     return min((done for done in run.states if done < most), key=lambda done: abs(2 * done - most))
 
 
-NO_TIME = "There was no time left."
+NO_TIME = "Time ran out."
 _END = "the end of the run"
 
 
@@ -349,7 +350,7 @@ class Trials:
         return self._cut(cuts[middle_of(self._run)])
 
     def used(self) -> Trial:
-        """Load a state into a used loader that has read other batches, and whose workers have prefetched."""
+        """Load a state into a used loader that has read further, and whose workers have prefetched."""
         middle = middle_of(self._run)
         name = f"stopped after {middle}, loaded into a used loader"
 
@@ -455,7 +456,7 @@ def _as_run(state: Any) -> list[Batch]:
     return [take_apart(state, 0, 0)]
 
 
-_MOST_OF_FRESH = 24  # batches that a fresh process reads from a loader, both from the start and from the state
+_MOST_OF_FRESH = 24  # batches that a fresh process reads from a loader, both new and resumed
 _SAME = "a fresh process reads the same"
 _RESUMED = "a fresh process resumes after {} batches"
 _NO_SPEC = "A fresh process cannot import the function: it is nested in a function, or not in a file."
@@ -484,7 +485,7 @@ class Across:
         self._found: dict[str, Read] | str | None = None
 
     def trials(self, key: str, before: list[Trial]) -> list[Trial]:
-        """Return the trials of a loader, given those of this process."""
+        """Return all trials of a loader, with the ones that this process ran."""
         if before[0].kept is False and not self._apart:
             return [Trial(_SAME, None, cause=_DIFFERS)]
         if not self._processes:
@@ -552,7 +553,7 @@ def _joined(found: list[dict[str, Read] | str]) -> dict[str, Read] | str:
 
 
 def _middle_of_fresh(run: Recorded) -> int | None:
-    """Return after how many batches the fresh process resumes; None if there is no state to resume from."""
+    """Return after how many batches the fresh process resumes; None without a state to resume from."""
     some = [done for done in run.states if done < len(run.batches)]
     return min(some, key=lambda done: abs(2 * done - min(len(run.batches), 2 * _MOST_OF_FRESH)), default=None)
 

@@ -109,7 +109,7 @@ class Verdict:
 
 
 def _states_in(path: str | os.PathLike[str]) -> dict[str, Any]:
-    """Return the states in a checkpoint by their paths, as Python writes them."""
+    """Return a dict from path, as Python writes it, to each state in a checkpoint."""
     with open_checkpoint(path) as content:
         states = find_states(content.tree)
         if not states:

@@ -43,7 +43,7 @@ _WORDS = {
     "sampler.length": "the length of the sampler",
     "randomness.mode": "randomness",
 }
-_SHUFFLES = {"feistel8-v1": "shuffle=True", "sequential-v1": "shuffle=False"}  # by the name of the sampler
+_SHUFFLES = {"feistel8-v1": "shuffle=True", "sequential-v1": "shuffle=False"}  # keys: algorithms of samplers
 
 _HINTS = {
     "backend.kind": "Wrap the same kind of source as in the run that saved it.",
@@ -82,7 +82,7 @@ def check_same(
         stored: the state's fingerprint.
         own: this loader's fingerprint.
         strict: reject any difference; else reject only a different kind of source, and warn about the rest.
-        hints: how to fix a difference, by its name, from a backend that knows it better; a name without a dot gets the
+        hints: from the name of a difference to its fix, if the backend knows it better; a name without a dot gets the
             prefix `backend.`.
 
     Raises:

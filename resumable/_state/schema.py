@@ -7,7 +7,7 @@ cursor          epoch, position, step
 global_step     global batches over all epochs that are in the weights
 samples_seen    samples over all epochs and ranks that are in the weights
 global_batch    samples per step over all ranks
-batch_size      samples per rank and step, as requested by the script when the run started
+batch_size      samples per rank and step, as the script requested when the run started
 world_size      number of ranks when it was taken; for information
 tail            tail policy
 randomness      mode, and the seed of the per-sample keys
@@ -82,7 +82,7 @@ _OTHERS = (
 
 
 def describe(value: Any) -> str:
-    """Describe a value: a mapping by its keys, anything else by its value."""
+    """Describe a value: of a mapping, the keys; else the value itself."""
     if isinstance(value, Mapping) and value:
         return shorten(f"a {type(value).__name__} with the keys {', '.join(map(shorten, value))}", show=str)
     return shorten(value)
@@ -136,7 +136,7 @@ def _find(values: Any, deep: int = 0) -> str | None:
 # {"in_force": settings}          the cursor's epoch started with these backend settings, and continues with them
 # {"set": settings}               set at the cursor, for later epochs, until they are set again
 #
-# Settings are differences from the backend as it was wrapped; a backend may not have any.
+# Settings are differences from the backend when it was wrapped; a backend may not have any.
 
 
 _CHANGES = ("global_batch", "ranks", "seek", "in_force", "set")

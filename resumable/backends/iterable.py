@@ -343,7 +343,7 @@ class _Watched:
 
     Args:
         inner: the source's iterator.
-        empty: raised if there is no element at all.
+        empty: raised if the source yields no element at all.
     """
 
     def __init__(self, inner: Iterator[Any], empty: OnePassError | None = None) -> None:

@@ -1,7 +1,7 @@
 """Ray Data's iterables over batches: they share one name, and the limits of their order are checked.
 
 Ray Data has no state to save, so its iterables are read again from the start of the epoch, up to the saved position.
-This yields the same batches if the order is repeatable. On several ranks there is no evidence that it is: blocks go to
+This yields the same batches if the order is repeatable. On several ranks that is not known: blocks go to
 whichever rank asks first.
 """
 

@@ -7,6 +7,7 @@ import re
 import shutil
 import time
 from contextlib import ExitStack
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -82,14 +83,15 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
         resize: numbers of ranks of successive launches.
         jobs: number of cases that run at the same time.
         directory: directory for the report and the failed cases. Files of the previous campaign are removed.
-        patience: seconds without progress after which a launch is killed.
+        patience: seconds without progress after which a launch is killed, or 20 times the longest silence of the
+            baseline runs if that is more. The baseline runs themselves may be silent for 20 times as long.
         grace: seconds from SIGTERM to SIGKILL.
         limit: time limit of one launch in seconds.
         preload: modules, such as torch, that are imported once for all launches of a Python program. Each launch is
             forked from a process that has imported them, which saves seconds. Otherwise it runs as if launched
             directly, except that forked processes in separate sessions are not detected.
-        ignore: patterns of files that are not compared, by their path in the work folder. `*` matches any characters,
-            and a folder matches its whole content.
+        ignore: patterns of files that are not compared, matched with the path in the work folder. `*` matches any
+            characters, and a folder matches its whole content.
         tell: called with progress messages; None for only a progress bar, on a terminal.
 
     Returns:
@@ -128,6 +130,8 @@ def run(  # noqa: PLR0913  # each argument is also an option of the command line
         if tell:
             tell("Two baseline runs come first, to find the failpoints and to compare with.")
         baseline, found, notes = survey(ours, root / BASELINE, starts, reaper)
+        ours = replace(ours, silence=baseline.silence)
+        write_record(root, ours, seed, starts)
         notes += [f"of an earlier run, and not in the cases: {few(mirror.left_out)}"] * bool(mirror.left_out)
         each = (time.monotonic() - began) / 2
         kinds = choose_kinds(kinds, found)
@@ -169,7 +173,7 @@ def _find_impossible(found: Survey, kinds: Sequence[str], points: str | int, cas
     if not cases:
         told = "; ".join(f"{kind}: {why}" for kind, why in impossible.items()) or "none was requested"
         raise ConfigurationError(
-            f"there is no case to run: {told}.\nNothing would be tested. Use other faults, a script that saves "
+            f"no case can run: {told}.\nNothing would be tested. Use other faults, a script that saves "
             "checkpoints and has workers, or points, pairs, random or mtbf above 0."
         )
     return impossible

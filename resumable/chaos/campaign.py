@@ -67,6 +67,7 @@ def survey(
     """
     attempt, again = (_run_baseline(command, directory / str(number), ranks[0], reaper) for number in range(2))
     notes = drop_what_differs(attempt, again)
+    attempt.silence = max(attempt.silence, again.silence)
     leader = attempt.ranks[min(attempt.ranks)]
     notes += check_seen(leader, ranks)
     workers = max(attempt.workers, key=len, default=[])
@@ -205,7 +206,7 @@ def claim(directory: Path) -> Iterator[Path]:
                 shutil.rmtree(path)
             elif path.name not in {LOCK, RECORD}:
                 path.unlink()
-        (root / RECORD).unlink(missing_ok=True)  # last, because it identifies the other files as ours
+        (root / RECORD).unlink(missing_ok=True)  # last, because it identifies the rest as ours
         yield root
 
 
@@ -222,7 +223,7 @@ def _foreign(directory: Path, name: str) -> ConfigurationError:
 
 
 def _is_ours(path: Path) -> bool:
-    """Return whether a campaign wrote a file or folder, judged by its content, because the name proves nothing."""
+    """Return whether a campaign wrote a file or folder, judged from the content, because the name proves nothing."""
     if path.is_symlink():
         return False
     if path.is_dir():
@@ -290,6 +291,7 @@ def write_record(root: Path, command: Command, seed: int, ranks: tuple[int, ...]
         "format": _FORMAT,
         "command": command.words,
         "patience": command.patience,
+        "silence": command.silence,
         "grace": command.grace,
         "limit": command.limit,
         "ignore": command.ignore,
@@ -349,6 +351,7 @@ def read_record(place: Path) -> Record:
         values["limit"],
         ignore=tuple(values.get("ignore", ())),
         mirror=Mirror(Path(values["directory"]) if Path(values["directory"]).is_dir() else Path.cwd(), place.parent),
+        silence=values.get("silence"),
     )
     notes = _compare_scripts(values)
     first, second = (_read_baseline(place.parent / BASELINE / str(number), place) for number in range(2))

@@ -1,6 +1,6 @@
 """Digests of samples and weights, used to compare the runs of a case.
 
-Samples are digested one by one, so the digests do not depend on batch borders or on ranks. Digests of weights allow
+Each sample has its own digest, so the digests do not depend on batch borders or on ranks. Digests of weights allow
 rounding errors with more than two ranks:
 
 gloo's all-reduce has only one way to sum the gradients of two ranks. With more ranks, a restarted process sums them in
@@ -63,7 +63,7 @@ def digest_samples(batch: Any) -> list[str]:
 def is_lost(content: Any, *, plain: bool = False) -> bool:
     """Return whether a tensor or array in nested values is entirely NaN, as in a model that diverged.
 
-    Infinity is no evidence: masks contain it, and so does the best loss before the first evaluation.
+    Infinity proves nothing: masks contain it, and so does the best loss before the first evaluation.
 
     Args:
         content: of a checkpoint, or weights.
@@ -113,7 +113,7 @@ def _is_rounded() -> bool:
 
 
 def as_array(node: Any) -> Any:
-    """Return a list of numbers as an array, which can have a sketch, and anything else as it is."""
+    """Return a list of numbers as an array, which can have a sketch, and anything else unchanged."""
     listed = isinstance(node, (list, tuple)) and node and all(type(value) is float for value in node)
     return np.array(node) if listed else node
 

@@ -1,6 +1,6 @@
 """The files at the end of a run, with their contents.
 
-A file is identified by its path in the work folder. Excluded are inputs that the run did not change, the steps of
+The path in the work folder identifies a file. Excluded are inputs that the run did not change, the steps of
 a CheckpointStore, which are compared when they are saved, flight records, and Python's compiled files.
 """
 
@@ -185,7 +185,7 @@ def read_left(case: Path) -> Left | None:
     return Left(files, **{name: tuple(names) for name, names in values.items()}, single=single)
 
 
-# Splits a file into parts, so that two runs can be compared. No code in a file runs.
+# Splits a file into parts, which are compared between two runs. No code in a file runs.
 
 BYTES = "bytes"  # the part of a file that is compared as bytes
 CURSOR = "cursor"  # the part of a loader's state that is compared
@@ -218,7 +218,7 @@ def is_log(path: Path) -> bool:
 
 
 def parts_of_file(path: Path, work: Path, *, rounded: bool = False) -> dict[str, str]:
-    """Return a text for each part of a file, by its dotted path; a digest of its bytes if it cannot be split.
+    """Return a dict from dotted path to text for each part of a file; a digest of its bytes if it cannot be split.
 
     Args:
         path: of the file, or of a folder of torch.distributed.checkpoint.

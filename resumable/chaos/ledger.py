@@ -24,8 +24,10 @@ wrote      name, store, step, places, parts, lost,    it is complete: its path i
            generators, aside                          instead of a store; whether another thread wrote it
 renamed    old, series, name, store, step, aside      a saved file has a new name and a new series
 unnamed                                               something was saved to no file
+stepped                                               a step of an optimizer, after the first batch
 update     after, store, step, optimizer, weights,    the first step of an optimizer after a checkpoint was saved or
-           optimizer_parts, stands                    restored: its state before that step
+           optimizer_parts, stands, backward          restored: its state before that step, and whether gradients were
+                                                      computed since the checkpoint
 file       path                                       a file of a checkpoint on its way to disk
 save       step, places                               a checkpoint of the Trainer
 model      elements                                   number of parameters that PyTorch trains here, if any
@@ -140,6 +142,8 @@ class Update(NamedTuple):
         weights: their parts before the step.
         state: parts of the optimizer's state before the step.
         stands: positions of the loaders.
+        backward: whether gradients were computed since the checkpoint was saved.
+        before: number of steps of all optimizers before it, since the first batch.
     """
 
     resumed: bool
@@ -148,6 +152,8 @@ class Update(NamedTuple):
     weights: dict[str, str]
     state: dict[str, str]
     stands: tuple[StepRef, ...]
+    backward: bool = False
+    before: int = 0
 
 
 @dataclass
@@ -161,12 +167,13 @@ class RankLog:
         begun: position of each loader before its first batch, or after its state was loaded.
         saved: root and step of the checkpoints that were committed to a store.
         saved_at: number of failpoints before each of them, and before each checkpoint of the Trainer.
-        parts: of each checkpoint of a store, by its name and step; one entry for each time that it was saved.
+        parts: from name and step to the parts of that checkpoint of a store; one entry for each save.
         generators: digests of the global RNGs when a checkpoint was saved, by store and step.
         held: positions of the loaders in the latest save of each checkpoint, by store and step.
         drawn: digests of the global RNGs at the delivery of each batch, for its loader and position.
         loops: line of the program's loop to which a batch was delivered, and whether it counts with `enumerate`.
         updates: first steps of optimizers after a checkpoint was saved or restored.
+        stepped: number of steps of all optimizers since the first batch.
         restored: root and step of each checkpoint that a store returned.
         resumed: the same with the names of the stores, if there was a checkpoint.
         saved_places: positions of the loaders in each checkpoint of a store, by root and step.
@@ -184,7 +191,7 @@ class RankLog:
         lost: whether weights, or tensors in the checkpoints of a store, are entirely NaN.
         trains: number of parameters that PyTorch trains in this process; None if none.
         points: names of the failpoints, in order.
-        loaders: number of the failpoint's loader, by the number of the failpoint, from 1.
+        loaders: from the number of a failpoint, counted from 1, to the number of its loader.
         fired: numbers of the faults.
         times: of the first and the last event.
         went: positions to which states moved each loader, in order.
@@ -205,6 +212,7 @@ class RankLog:
     drawn: dict[tuple[int, StepRef], dict[str, str]] = field(default_factory=dict)
     loops: dict[tuple[int, StepRef], tuple[str, bool]] = field(default_factory=dict)
     updates: list[Update] = field(default_factory=list)
+    stepped: int = 0
     restored: list[tuple[str, int | None]] = field(default_factory=list)
     resumed: list[Save] = field(default_factory=list)
     saved_places: dict[tuple[str, int], list[StepRef]] = field(default_factory=dict)
@@ -361,7 +369,11 @@ class RankLog:
         save = (event["store"], event["step"])
         stands = tuple(_place(place) for place in event["stands"])
         parts = (event["weights"], event["optimizer_parts"])
-        self.updates.append(Update(event["after"] == "restored", save, event["optimizer"], *parts, stands))
+        about = (event.get("backward", False), self.stepped - 1)  # missing in older records
+        self.updates.append(Update(event["after"] == "restored", save, event["optimizer"], *parts, stands, *about))
+
+    def _add_stepped(self, _: dict[str, Any]) -> None:
+        self.stepped += 1
 
     def _add_fire(self, event: dict[str, Any]) -> None:
         self.fired.append(event["fault"])
@@ -394,7 +406,7 @@ class Left(NamedTuple):
     """The files at the end of a run.
 
     Args:
-        files: the parts of each file, by its name.
+        files: from file name to parts.
         ignored: names of files that the user excluded.
         damaged: names of files that were damaged or removed on purpose, and not written again.
         unlike: names of files that only one of two baseline runs left, with `#` for every number.
@@ -412,7 +424,7 @@ class Left(NamedTuple):
 
 @dataclass
 class Attempt:
-    """One start of the ranks, by the command or by an agent in it, such as torchrun, which restarts them.
+    """One launch of the ranks. The command makes it, or an agent in it that restarts them, such as torchrun.
 
     Args:
         number: from 0.
@@ -421,12 +433,13 @@ class Attempt:
         fired: whether its fault happened.
         status: exit status of the command, negative for a signal.
         killed: why the chaos run killed it, if it did.
+        silence: seconds for which it made no progress, at most.
         orphans: processes that outlived it.
         unloadable: committed checkpoints that cannot be loaded after it, in words.
         output: the end of its output.
         read: files outside the directory that `torch.load` read.
         appended: files of the case that were opened to append, as logs are, with their size when the last process did.
-        in_place: files of the case that were written in place, by their paths in it.
+        in_place: from path to file of the case that was written in place.
         read_in_place: time of the first read of each file that an earlier launch wrote in place.
         refused: why a process ended itself before causing damage.
         left: the files at the end of the last launch of a case.
@@ -440,6 +453,7 @@ class Attempt:
     fired: bool = False
     status: int | None = None
     killed: str = ""
+    silence: float = 0.0
     orphans: list[int] = field(default_factory=list)
     unloadable: list[str] = field(default_factory=list)
     output: str = ""

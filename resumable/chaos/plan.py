@@ -76,7 +76,7 @@ FAULTS = {
     "flip": Kind("SIGKILL, and one bit of the newest checkpoint is flipped", "kill", storage="flip", saves=2),
     "lost-fsync": Kind("power cut: data that was not durable is lost", "kill", ("store.",), storage="lost-fsync"),
     "stale": Kind("SIGKILL, and the newest checkpoint is missing", "kill", storage="stale", saves=1),
-    "clock": Kind("the clock jumps back by a day", "clock-back"),
+    "clock": Kind("the clock jumps one day back", "clock-back"),
     "worker-kill": Kind("a worker process is killed", "kill", ("worker.",), in_worker=True),
     "worker-raise": Kind("a sample cannot be read in a worker process", "raise", ("worker.read",), in_worker=True),
 }
@@ -94,7 +94,7 @@ class Fault:
         number: which failpoint of the process it is, counted from 1.
         point: count only failpoints with this name.
         rank: of the process.
-        after: seconds after the launch; the fault then comes from outside and hits all processes.
+        after: seconds after the launch; the fault is then from outside and hits all processes.
         target: "rank", "agent" for the process that started the ranks, or "all"; empty if there is only one process.
     """
 
@@ -164,7 +164,7 @@ class Survey:
         worker_points: names, in the order of a worker process; empty if there was none.
         saved: number of failpoints passed when each checkpoint was committed to a store.
         ranks: the numbers of ranks of successive launches.
-        loaders: number of the failpoint's loader, by the number of the failpoint.
+        loaders: from the number of a failpoint to the number of its loader.
     """
 
     points: Sequence[str]
@@ -221,7 +221,7 @@ class Exhaustive(NamedTuple):
 
 
 def exhaustive(survey: Survey, kinds: Sequence[str], seed: int = 0) -> Exhaustive:
-    """Order all faults at all failpoints so that any number of first cases covers as much as possible.
+    """Order all faults at all failpoints: any number of first cases covers as much as possible.
 
     Args:
         survey: of the baseline run.
@@ -378,7 +378,7 @@ def group_moments(points: Sequence[str], loaders: Mapping[int, int]) -> dict[str
 
     Args:
         points: names, in order.
-        loaders: number of the failpoint's loader, by the number of the failpoint, from 1.
+        loaders: from the number of a failpoint, counted from 1, to the number of its loader.
 
     Returns:
         The numbers of the failpoints by type, starting with the types that a short plan needs most.
@@ -473,7 +473,7 @@ def _second(points: Sequence[str], loaders: Mapping[int, int], main: int) -> Ite
 
 
 def in_turn(moments: Sequence[int], seed: int) -> list[int]:
-    """Order failpoints so that the first ones of any number are spread, out of step with any loop.
+    """Order failpoints: any number of first ones is spread, out of step with any loop.
 
     The step is the golden ratio of their number, rounded to a number that is coprime to it. The order does not start
     with the earliest failpoints, from which little resumes.
@@ -493,7 +493,7 @@ _SAVES = ("store.", "torch.save.", "lightning.save")  # points in a save
 def aim(cases: Sequence[Case], baseline: Attempt) -> list[Case]:
     """Distribute the faults over the possible targets if there are several ranks, without more cases.
 
-    The failpoints stay those of rank 0. A fault in a save hits rank 0, which saves, or all; a power cut hits all.
+    The failpoints stay the ones of rank 0. A fault in a save hits rank 0, which saves, or all; a power cut hits all.
 
     Args:
         cases: with each fault at a failpoint of rank 0.

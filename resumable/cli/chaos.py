@@ -65,7 +65,7 @@ def _add_run(actions: Any) -> None:
         "run",
         help="run a campaign",
         usage="resumable chaos run [options] -- COMMAND ...",
-        description="Run a training command twice without faults. Then interrupt it at one failpoint after another, "
+        description="Run a training script twice without faults. Then interrupt it at one failpoint after another, "
         "restart it, and compare the data it trained on, its checkpoints and its weights.",
         epilog=f"kinds of faults:\n{_list_faults()}\n\n{_EXAMPLES}{_HOW}{_STATUSES}",
     )
@@ -96,8 +96,8 @@ def _add_run(actions: Any) -> None:
     )
     add("--preload", default="", metavar="MODULE,...", help="import these modules once, such as torch, and fork each "
         "launch of a Python program from there; saves seconds (default: launch the command directly)")  # fmt: skip
-    add("--patience", type=float, default=60.0, metavar="SECONDS", help="time without progress that counts as a hang "
-        "(default: 60)")  # fmt: skip
+    add("--patience", type=float, default=60.0, metavar="SECONDS", help="time without progress that counts as a hang, "
+        "or 20 times the longest of the baseline run if that is more (default: 60)")  # fmt: skip
     add("--grace", type=float, default=5.0, metavar="SECONDS", help="time from SIGTERM to SIGKILL (default: 5)")
     add("--limit", type=float, default=3600.0, metavar="SECONDS", help="time limit of one launch (default: 3600)")
     add = parser.add_argument_group("results").add_argument
@@ -162,7 +162,7 @@ def _agrees(directory: Path) -> bool:
     """Show the command stored in a directory, and ask whether to run it: the directory may not be the user's.
 
     Raises:
-        ConfigurationError: there is no terminal for the question.
+        ConfigurationError: the question needs a terminal.
     """
     command = shlex.join(read_record(directory.absolute()).command.words)
     if not sys.stdin.isatty():

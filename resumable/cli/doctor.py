@@ -25,7 +25,7 @@ exit status: 0 if no problem was found, 1 otherwise."""
 
 def fill(parser: Parser) -> None:
     """Add the options of `resumable doctor` to a parser."""
-    parser.description = "Show versions, rank and start method, and warn of what prevents an exact resume."
+    parser.description = "Show versions, rank and start method, and warn about anything that prevents an exact resume."
     parser.epilog = _EPILOG
     parser.add_argument("--json", action="store_true", help="print one JSON document")
     parser.set_defaults(act=_doctor)

@@ -22,7 +22,7 @@ __all__ = ["fill"]
 _EPILOG = """example:
   resumable flight runs/flight
 
-exit status: 0, or 2 if there is no record."""
+exit status: 0, or 2 without a record."""
 
 
 def fill(parser: Parser) -> None:

@@ -40,7 +40,7 @@ def main(arguments: Sequence[str] | None = None) -> int:
     """Run a command line.
 
     Args:
-        arguments: its words; None for those of this process.
+        arguments: its words; None for the words of this process.
 
     Returns:
         The exit status: 0; 1 if a check failed or things differ; 2 if nothing could be done.

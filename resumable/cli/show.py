@@ -110,7 +110,7 @@ def _write(text: str) -> None:
         os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())
 
 
-_PIPED = 80  # columns, if there is no terminal
+_PIPED = 80  # columns, without a terminal
 _LEAST = 20  # columns; anything narrower would be unreadable
 
 

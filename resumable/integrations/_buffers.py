@@ -75,7 +75,7 @@ class KeptBuffers(NamedTuple):
                 weights[found] = tensor.clone()
 
     def copies(self) -> dict[str, Tensor]:
-        """Return copies by their names."""
+        """Return a dict from name to copy."""
         return {name: tensor.clone() for name, tensor in zip(self.names, self.tensors, strict=True)}
 
     def digest(self) -> str:

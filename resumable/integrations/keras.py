@@ -1,11 +1,11 @@
 """Keras 3: `model.fit` trains from a Loader, and a checkpoint after any batch resumes bit for bit.
 
-Keras reads ahead of the training from whatever it knows: two batches of a generator to see their shapes, and more in a
-thread for TensorFlow. It has no position of its own inside an epoch. So `prepare` makes a data adapter that delivers
+Keras reads ahead from whatever it knows: two batches of a generator to see their shapes, and more in a
+thread for TensorFlow. It has no position inside an epoch. So `prepare` makes a data adapter that delivers
 one batch when Keras asks for it, in the main thread, and `ResumableCallback` counts it after the training step.
 
-Keras's private names that are used here: `DataAdapter`, of which `fit` takes an instance as it is;
-`Trainer._initial_epoch`, which `BackupAndRestore` sets, too; `Trainer._symbolic_build`, which makes the variables of a
+Keras's private names that are used here: `DataAdapter`, of which `fit` accepts an instance;
+`Trainer._initial_epoch`, which `BackupAndRestore` also sets; `Trainer._symbolic_build`, which makes the variables of a
 model before its first step; and the generator of seeds for random operations without one.
 Source: Keras 3.8 to 3.15, `trainers/epoch_iterator.py`, and `fit` in `backend/tensorflow` and `backend/torch`.
 """
@@ -98,8 +98,8 @@ def prepare(loader: Loader[Any]) -> KerasData:
         )
     if (backend := _keras().backend.backend()) not in {"tensorflow", "torch"}:
         raise UnsupportedError(
-            f"the backend of Keras is {backend}, and prepare() works with tensorflow and torch.\n"
-            "Other backends read ahead of the training, so a checkpoint would skip batches. Set KERAS_BACKEND."
+            f"the backend of Keras is {backend}, but prepare() supports only tensorflow and torch.\n"
+            "Other backends read ahead, so a checkpoint would skip batches. Set KERAS_BACKEND."
         )
     if not loader.evaluation:
         loader.drive(_DRIVER, "To train, pass the object that prepare() returned to fit().")
@@ -123,7 +123,7 @@ class KerasData(_Adapter):  # type: ignore[misc]  # its base is found at import
         self._epoch: Any = None  # of the Loader, which Keras is in
         self._limit = math.inf  # batches until the end of a resumed epoch
         self.is_open = False  # fit() trains now
-        self.given = 0  # batches since the training step began
+        self.given = 0  # batches since the training step started
         self.done = 0  # batches of this epoch in the weights
 
     def __repr__(self) -> str:
@@ -133,7 +133,7 @@ class KerasData(_Adapter):  # type: ignore[misc]  # its base is found at import
 
     @property
     def num_batches(self) -> int | None:
-        """Number of batches of a pass for evaluation, if known. To train, each epoch ends by itself."""
+        """Number of batches of a pass for evaluation, if known. For training, each epoch ends without it."""
         if self.loader.evaluation:
             return len(self.loader) if self.loader.is_sized else None
         return _ENDLESS
@@ -236,8 +236,8 @@ class _Batches:
     def __getattr__(self, name: str) -> NoReturn:
         raise UnsupportedError(
             f"TensorFlow asked prepare(loader) for {name!r} of a tf.data.Dataset.\n"
-            "It does so to divide batches among devices by tf.distribute, which reads ahead of the training. Train "
-            "the model without a strategy."
+            "It does so if the model has a tf.distribute strategy, which reads ahead: a checkpoint would skip batches. "
+            "Train the model without a strategy."
         )
 
 
@@ -257,7 +257,7 @@ class _Reader:
         except StopIteration:
             if self._data.given or keras.backend.backend() != "tensorflow":
                 raise
-            # What tf.data raises. A step that has some of the batches of steps_per_execution ends without an error.
+            # An error of tf.data. A step that has some of the batches of steps_per_execution ends without an error.
             raise import_module("tensorflow").errors.OutOfRangeError(None, None, "the epoch is over") from None
 
 
@@ -300,7 +300,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
         super().__init__()
         if not isinstance(data, KerasData) or data.loader.evaluation:
             raise UnsupportedError(
-                f"ResumableCallback() takes what prepare() returned for the training, but it was given {data!r}.\n"
+                f"ResumableCallback() takes what prepare() returned for the train loader, but got {data!r}.\n"
                 "It would count nothing. Use data = prepare(loader), fit(data, callbacks=[ResumableCallback(data)])."
             )
         if save_freq != "epoch" and (type(save_freq) is not int or save_freq < 1):
@@ -310,11 +310,11 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
             )
         self._data, self._save_freq = data, save_freq
         self._store = CheckpointStore(store, keep=2) if isinstance(store, str | os.PathLike) else store
-        self._steps: int | None = None  # batches per epoch that fit() was given
+        self._steps: int | None = None  # the argument of fit()
         self._epoch = 0
         self._first = 0  # index of the first batch of a training step
         self._due = False  # a checkpoint
-        self._resumed: Mapping[str, Any] | None = None  # until its epoch begins
+        self._resumed: Mapping[str, Any] | None = None  # until its epoch starts
         self._quiet = ExitStack()
 
     def set_params(self, params: dict[str, Any]) -> None:
@@ -347,7 +347,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
         warnings.filterwarnings("ignore", _RAN_OUT)  # Keras's, of each epoch that the data ends
 
     def on_train_batch_begin(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002  # Keras passes it
-        """Note where the training step begins."""
+        """Note the batch at which the training step starts."""
         self._first = batch
 
     def on_train_batch_end(self, batch: int, logs: Any = None) -> None:  # noqa: ARG002  # Keras passes it
@@ -382,7 +382,7 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
     def on_train_end(self, logs: Any = None) -> None:  # noqa: ARG002  # Keras passes it
         """Leave the Loader where the training ended."""
         self._data.stop()
-        self.model._initial_epoch = None  # noqa: SLF001  # else the next fit() would begin there
+        self.model._initial_epoch = None  # noqa: SLF001  # else the next fit() would start there
 
     # ------------------------------------------------------------------ the checkpoint
 
@@ -410,12 +410,12 @@ class ResumableCallback(_Callback):  # type: ignore[misc]  # its base is found a
         if not isinstance(saved, dict) or not {"keras", "loader", "generators"} <= saved.keys():
             raise StateFormatError(
                 f"the newest checkpoint in {self._store} was not saved by ResumableCallback.\n"
-                "It does not say where the training was. Use a folder of its own for each training."
+                "It does not contain the position of this run. Use a separate folder for each run."
             )
         model, loader, state = self.model, self._data.loader, saved["keras"]
         if state["batches"] and state["steps_per_epoch"] != self._steps:
             raise StateMismatchError(
-                "the checkpoint was saved in the middle of an epoch, and epochs have another length now.\n"
+                "the checkpoint was saved in the middle of an epoch, and epochs have a different length now.\n"
                 f"  steps_per_epoch in the checkpoint: {state['steps_per_epoch']}\n"
                 f"  steps_per_epoch of this fit():     {self._steps}\n"
                 "The epoch would end at another batch. Resume with the same number; change it at the end of an epoch."

@@ -173,7 +173,7 @@ class Delivery(Generic[T_co]):
         """Prepare for a new loop, which has replaced the previous one."""
 
     def read(self, epoch: int | None = None) -> Iterator[T_co]:
-        """Return the iterator that a loop reads: over the batches of the given epoch, or of the current one."""
+        """Return the iterator that a loop reads: over the batches of this epoch, or of the current one."""
         return BatchIterator(self, epoch)
 
     def settle(self) -> None:

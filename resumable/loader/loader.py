@@ -129,7 +129,8 @@ class Loader(Generic[T_co]):
 
     Attributes:
         progress: what is delivered, in flight and acknowledged; for integrations that drive the loader themselves.
-        driver: the name of what loops over it instead of its own iterators, such as `prepare` for Accelerate; or empty.
+        driver: the name of the code that loops over it instead of its iterators, such as `prepare` for Accelerate; or
+            empty.
         hint: of the driver: what to use instead of a loop.
         loops: which loops over it are open.
         gone_through: how many epochs of the run a loop over `epochs()` went through in this process.
@@ -289,7 +290,7 @@ class Loader(Generic[T_co]):
         return Loader(fetcher, options, self._wrapped, self._again)
 
     def _cannot_open_twice(self) -> str:
-        """Return why the source cannot be read by a second Loader at the same time; empty if it can."""
+        """Return why a second Loader cannot read the source at the same time; empty if it can."""
         fetcher = self._fetcher
         if fetcher.unit == "sample":
             return "has a state, which both loaders would change" if fetcher.remembers else ""
@@ -561,13 +562,13 @@ class Loader(Generic[T_co]):
         cursor, plan = self.progress.history.locate(epoch, step)
         if plan.finished(cursor):
             raise ConfigurationError(
-                f"epoch {epoch} has {step} batches, so there is no step {step}: steps count from 0."
+                f"epoch {epoch} has {step} batches, so step {step} does not exist: they count from 0."
             )
         world = World() if rank is None else World(rank, self._fetcher.world().size)
         return self._fetcher.sample_indices(cursor, plan, world)
 
     def consumed(self) -> dict[str, int]:
-        """Return how many samples of each source of a mixture come before the position, over all epochs and ranks.
+        """Return how many samples of each source of a mixture precede the position, over all epochs and ranks.
 
         It is computed from the position, so it is correct after a resume, with any number of ranks. Samples at the end
         of an epoch that `tail="drop"` leaves out count as consumed once the next epoch has started. Samples that only

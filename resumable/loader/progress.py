@@ -141,7 +141,7 @@ class Progress:
         self._opened_at: Mark | None = None
         self._turned: Mark | None = None  # the start of the next epoch, if peek() has already opened it
         self._lost: _Lost | None = None  # batches between the source's position and the loader's
-        self._home: Mark | None = None  # where each pass of an evaluation starts
+        self._home: Mark | None = None  # the start of each pass for evaluation
         self._in_force: Mapping[str, Any] | None = None  # settings with which the open stream was opened
         self._untouched = True  # nothing was opened or loaded yet
         self._auto = options.ack == "auto"
@@ -359,7 +359,7 @@ class Progress:
         self._lost = lost
 
     def begin_again(self) -> None:
-        """Go to where the loader was at the first call, which is where each pass of an evaluation starts."""
+        """Go to the position that the loader had at the first call: each pass for evaluation starts there."""
         if self._home is not None:
             self._move(self._home)
             return

@@ -51,7 +51,7 @@ _DEEPEST = 8  # levels of datasets inside datasets
 
 
 class Entry(NamedTuple):
-    """Where an adapter is, how to install its framework, and advice for sources that are passed the wrong way.
+    """The path of an adapter, how to install its framework, and advice for sources that are passed the wrong way.
 
     `package` is the framework's name on PyPI if versions that are too old are known.
     """
@@ -147,12 +147,12 @@ _hidden: dict[str, Entry] = {
 _PLAIN = (_SEQUENCE, _ITERABLE, _TORCH)
 _ITERATED = "torch.utils.data.dataset.IterableDataset"
 
-# Functions that an adapter calls, by the name of a required parameter.
+# From the name of a required parameter to the function that an adapter calls.
 _parameters: dict[str, Entry] = {"checkpoints": _DALI}
 
 
 def register(type_name: str, adapter: str, *, install: str = "") -> None:
-    """Make `wrap` support a type. It is registered by name, so its framework is imported only on first use.
+    """Make `wrap` support a type. Its name is registered, so its framework is imported only on first use.
 
     Args:
         type_name: module and qualified name of the type or one of its bases, such as `"my_package.readers.Reader"`.

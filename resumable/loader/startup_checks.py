@@ -247,7 +247,7 @@ def _rank(fetcher: Fetcher, options: Options) -> str:
 
 # ------------------------------------------------------------------ peers
 #
-# What the ranks must have in common when a stream opens, and which ranks are compared.
+# The values that the ranks must have in common when a stream opens, and the ranks that are compared.
 
 
 def compares(watch: Watch, options: Options) -> bool:

@@ -62,7 +62,7 @@ def wrap(source: DataLoader[T], **options: Unpack[Given]) -> Loader[T]: ...
 @overload
 def wrap(source: TfdsSource, *, batch_size: int | None = None, **options: Unpack[Given]) -> Loader[Any]: ...
 @overload
-def wrap(source: Array, *, batch_size: int, **options: Unpack[Given]) -> Loader[Array]: ...  # type: ignore[overload-overlap]  # arrays give arrays
+def wrap(source: Array, *, batch_size: int, **options: Unpack[Given]) -> Loader[Array]: ...  # type: ignore[overload-overlap]  # arrays to arrays
 @overload
 def wrap(source: _Source[T], **options: Unpack[Given]) -> Loader[T]: ...
 @overload
@@ -104,7 +104,7 @@ def wrap(source: Any, **options: Any) -> Loader:
             `DataLoader` sets its own.
         transform: applied to each sample or element that is delivered, and to none that is skipped.
         collate: makes a batch from a list of samples. By default, batches of an array or tensor are arrays or tensors,
-            and other batches are lists.
+            and all others are lists.
         identity: a name for the data. A state loads only if its name for the data is the same.
         seed: selects the order and the augmentations, together with the epoch. The default is the seed of the
             `DataLoader`'s `DistributedSampler` or generator, else the seed of `torch.manual_seed` (below 2**32, taken

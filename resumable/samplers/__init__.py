@@ -6,7 +6,7 @@ A sampler has no state, needs O(1) memory in the length of the data, and can com
     >>> Shuffle(10, seed=0).indices(epoch=0, start=2, stop=6)
     array([7, 8, 0, 2])
 
-Any object with the members of `Sampler` works; there is no base class.
+Any object with the members of `Sampler` works, without a base class.
 """
 
 from typing import TYPE_CHECKING, Any

@@ -149,5 +149,5 @@ def check_range(start: int, stop: int, length: int) -> None:
     if not 0 <= start <= stop <= length:
         raise ConfigurationError(
             f"positions {start}..{stop} were requested, but an epoch has the positions 0..{length}.\n"
-            "There are no samples at other positions. Request a range inside the epoch."
+            "Other positions have no samples. Request a range inside the epoch."
         )

@@ -29,7 +29,7 @@ _NAME = "mixture-v1"
 _WINDOW = 256
 _LARGEST_WINDOW = 1 << 20
 _MOST_PERMUTATIONS = 256
-_LONGEST_TEXT = 2048  # characters of sources and weights in a state, so that an error can name those that changed
+_LONGEST_TEXT = 2048  # characters of sources and weights in a state, from which an error lists the changes
 _ENDLESS_TEXT = 1 << 62
 _APPENDED = 17  # phases; more than a run adds in one change
 
@@ -46,11 +46,11 @@ class Mixture:
     positions, but with the next samples of each source.
 
     Args:
-        sizes: number of samples of each source, by name.
+        sizes: from the name of a source to its number of samples.
         weights: weights of the sources, by name; or phases `[(first sample, weights), ...]`, in which a source without
             a weight pauses. By default, the sizes.
-        epochs: after how many of its own epochs a source is used up; one number for all sources, or by name. A source
-            without a number repeats indefinitely.
+        epochs: after how many of its epochs a source is used up; one number for all sources, or a dict from names. A
+            source without a number repeats indefinitely.
         at_end: what happens then: with "leave", the others share its part in proportion to their weights; with "stop",
             the mixture stops.
         num_samples: positions per epoch of an endless mixture; by default, the number of samples of all sources,
@@ -147,7 +147,7 @@ class Mixture:
 
         Args:
             names: of the sources whose samples differ in each of their epochs.
-            what: names the algorithms that make them, and their parameters.
+            what: the algorithms that make them, with their parameters.
         """
         other = copy.copy(self)
         other._laps = list(names), what  # noqa: SLF001  # of the same class
@@ -318,7 +318,7 @@ class OwnOrders:
     """The order of each source in its own epochs.
 
     Args:
-        sizes: number of samples of each source, by name.
+        sizes: from the name of a source to its number of samples.
         seed: of the mixture; each source has its own seed, derived from this one and its name.
         blocks: orders of the sources that are shuffled in blocks, by name; their own seeds are ignored.
 
@@ -377,7 +377,7 @@ class OwnOrders:
         """Return the stretches that are read from each source in blocks.
 
         Args:
-            before: how many samples of each source were read at the start.
+            before: how many samples of each source were read before it.
             after: how many at the end.
         """
         firsts = [0, *np.cumsum(self._sizes).tolist()]
@@ -445,7 +445,7 @@ class OwnOrders:
 
 
 class Stretch(NamedTuple):
-    """Samples of a source in consecutive blocks of its own order.
+    """Samples of a source in consecutive blocks of the source's order.
 
     Args:
         first: number of the source's first sample in the mixture.

@@ -32,7 +32,7 @@ _Step = Callable[[Words], Words]
 
 
 class Permutation:
-    """A permutation of `0..length-1`, fixed by its length and key; the algorithm is `feistel8-v1`.
+    """The permutation of `0..length-1` for this length and key; the algorithm is `feistel8-v1`.
 
     The algorithm never changes under this name: its values are pinned by test vectors.
 
@@ -64,7 +64,7 @@ class Permutation:
         return self._walk(np.arange(start, stop, dtype=_U64), self._encipher)
 
     def inverse(self, index: int) -> int:
-        """Find the position that maps to `index`, that is, where it appears in the order.
+        """Find the position that maps to `index`: its position in the order.
 
         Raises:
             ConfigurationError: `index` is not in `0..length-1`.

@@ -274,7 +274,7 @@ def check_data_length(sampler: Any, length: int, what: str = "the data") -> None
         return
     made = ask(sampler, "data_length")
     if type(made) is int and made != length:
-        effect = "The other samples would never be read" if made < length else "It would request missing samples"
+        effect = "The remaining samples would never be read" if made < length else "It would request missing samples"
         raise ConfigurationError(
             f"{sampler!r} was made for {made} samples, but {what} has {length}.\n{effect}. Create it for {length} "
             "samples. To read only some of them, pass resumable.samplers.Subset(indices, inner)."
@@ -287,7 +287,7 @@ class Laps:
     Args:
         inner: determines the order of the samples in each epoch.
         samples: number of samples per epoch of the source.
-        what: names the algorithm that makes the samples of an epoch, and its parameters.
+        what: the algorithm that makes the samples of an epoch, with its parameters.
 
     Attributes:
         length: positions per epoch.
@@ -314,7 +314,7 @@ class Laps:
         return self._inner.doubt(global_batch) if isinstance(self._inner, Bindable) else ""
 
     def spec(self) -> dict[str, int | str]:
-        """Return the inner sampler's spec, the number of samples, and how those of an epoch are made."""
+        """Return the inner sampler's spec, the number of samples, and how an epoch's samples are made."""
         return {**self._inner.spec(), "windows": self._samples, "packing": self._what}
 
     def _of(self, inner: Sampler) -> Laps:

@@ -1,4 +1,4 @@
-"""Reads ranges of files: local ones, and those of any filesystem that fsspec supports. Files are opened per process."""
+"""Reads ranges of files, local or on any filesystem that fsspec supports. Files are opened per process."""
 
 from __future__ import annotations
 
@@ -76,7 +76,7 @@ class Files:
         return system, system._strip_protocol(name)  # noqa: SLF001  # as fsspec's own functions do
 
     def find(self, pattern: str) -> list[str]:
-        """Return the files that match a pattern with `*`, `?` or `[...]`, sorted by name.
+        """Return the files that match a pattern with `*`, `?` or `[...]`, in alphabetical order.
 
         A name without these characters, or of an existing local file, is returned unchanged.
         """
@@ -356,7 +356,7 @@ def _gone(part: Part) -> DataError:
 def find_files(  # noqa: PLR0913  # words for its messages
     patterns: Any, files: Files, *, what: str, suffix: str, extra: str, but: str = " "
 ) -> list[str]:
-    """Return the files that match patterns, in the order of the patterns. Files of one pattern are sorted by name.
+    """Return the files that match patterns, in the order of the patterns. Within a pattern, the order is alphabetical.
 
     Args:
         patterns: a path, a URL or a pattern, or several of them.

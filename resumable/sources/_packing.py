@@ -2,7 +2,7 @@
 
 flat    the documents in stored order, cut every `length` tokens, with an offset that depends on the epoch
 concat  the documents of a block in an order that depends on the epoch, cut every `length` tokens
-fit     the documents of a block packed into windows by best fit; only documents longer than `length` are cut
+fit     the documents of a block packed into windows by best fit; only documents longer than `length` are split
 """
 
 from __future__ import annotations
@@ -294,7 +294,7 @@ def open_documents(documents: Any, tokens: Any, files: Files) -> TokenSource | N
         own = [lengths_of(index, files) for index in indices if index is not None]
         if own and len(own) < len(places):
             raise ConfigurationError(
-                f"{places[indices.index(None)]} has no .idx next to it, but other files of the list have one.\n"
+                f"{places[indices.index(None)]} has no .idx next to it, but some files of the list have one.\n"
                 "Its documents are unknown. Copy its index, or pass documents=."
             )
         return _joined(own) if own else None
@@ -367,7 +367,7 @@ class Documents:
 
         Args:
             what: part of the file's name.
-            compute: computes the integers if there is no file. They are then saved, if the folder is writable.
+            compute: computes the integers if the file is missing. They are then saved, if the folder is writable.
         """
         source = self._source
         if not self._keep or source.path is None:

@@ -457,7 +457,7 @@ def leaves_of(metadata: Any, columns: Sequence[str] | None) -> list[int]:
 
 
 def types_of(footer: Footer, columns: Sequence[str] | None, text_of: Callable[[Any], str] = str) -> dict[str, str]:
-    """Return the types of the selected columns by name, with the selected parts of nested columns."""
+    """Return a dict from name to type of the selected columns, with the selected parts of nested columns."""
     schema = footer.metadata.schema.to_arrow_schema()
     if columns is None:
         return {field.name: text_of(field.type) for field in schema}
@@ -499,7 +499,7 @@ def _top(path: str, names: Iterable[str]) -> str:
 
 
 def check_same_types(footers: Sequence[Footer], columns: Sequence[str] | None) -> dict[str, str]:
-    """Return the types of the selected columns in the first file. Those of the other files must have the same values.
+    """Return the types of the selected columns in the first file. The types in all files must have the same values.
 
     Raises:
         ConfigurationError: a column is missing in some files, or its type differs.

@@ -194,7 +194,7 @@ class Pieces:
                     found = entry.stat()
                     if entry.name.endswith(_SUFFIX):
                         yield _Kept(found.st_mtime, found.st_size, Path(entry.path))
-                    elif found.st_mtime < time() - _ABANDONED:  # left by a killed process
+                    elif found.st_mtime < time() - _ABANDONED:  # of a killed process
                         Path(entry.path).unlink()
 
 

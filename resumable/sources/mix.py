@@ -50,7 +50,7 @@ def mix(  # noqa: PLR0913  # keyword-only options with defaults
     source is shuffled separately. None of its samples is repeated before all of them were used.
 
     Args:
-        sources: objects with `source[index]` and `len(source)`, by name. Do not change the names between runs.
+        sources: a dict from names to objects with `source[index]` and `len(source)`. Keep the names from run to run.
         weights: weights of the sources by name; or phases `[(first sample, weights), ...]`, in which a source without a
             weight joins in a later phase. None means the numbers of their samples.
         epochs: number of passes over a source until it is exhausted: one number for all sources, or a mapping from
@@ -89,13 +89,13 @@ class Mix:
     """A concatenation of sources, with the order in which `wrap` reads it. `mix` creates it.
 
     Args:
-        sources: by name.
+        sources: from name to source.
         named: return each sample as `(name of its source, sample)`.
         plan: options of the mixture.
         in_blocks: shuffle sources with `sizes` in blocks.
 
     Attributes:
-        lengths: number of samples of each source, by name.
+        lengths: from the name of a source to its number of samples.
         is_ordered: the order is used outside of `wrap`, so an unwrapped `DataLoader` may read the mixture.
     """
 
@@ -146,7 +146,7 @@ class Mix:
 
     @property
     def sources(self) -> dict[str, Any]:
-        """The sources by name."""
+        """A dict from name to source."""
         return dict(zip(self._names, self._sources, strict=True))
 
     def resumable_parts(self) -> list[tuple[int, Any]]:

@@ -53,9 +53,9 @@ class Packed:
         documents: lengths of the documents, in the order of the tokens: path or URL of a `.npy`, a list of these, or
             integers of shape `(n,)`. None means the lengths in Megatron's index; without an index, all tokens are one
             document.
-        how: "flat" cuts the stored tokens into windows, with an offset that depends on the epoch. "concat" shuffles the
-            documents of a block in every epoch before it cuts. "fit" puts complete documents into windows, and cuts
-            only longer ones; every token is used exactly once, and windows are padded with `pad`.
+        how: "flat" splits the stored tokens into windows, with an offset that depends on the epoch. "concat" shuffles
+            the documents of a block in every epoch before it splits. "fit" puts complete documents into windows, and
+            splits only longer ones; every token is used exactly once, and windows are padded with `pad`.
         block: documents per block.
         seed: selects the content of the windows in each epoch. The seed of `wrap` selects their order.
         pad: token that fills up windows ("fit").

@@ -51,7 +51,7 @@ class Parquet:
 
     Args:
         files: path or URL of a file, a pattern with `{000..099}`, `{a,b}`, `*`, `?` or `[...]`, or a list of these.
-            The order is the list's. Files of a pattern are sorted by name. Any URL that fsspec supports works.
+            The order is the list's. Files of a pattern are in alphabetical order. Any URL that fsspec supports works.
         columns: names of the columns to read, or paths of parts of nested columns, such as "point.x". None means all.
         filters: as in pyarrow: a list of `(column, operator, value)` that must all hold, a list of such lists, or an
             expression. They only skip row groups whose statistics show that no row matches. All rows of the other row

@@ -45,7 +45,7 @@ __all__ = ["Span", "Tokens", "index_of", "lengths_of", "open_tokens", "open_vect
 class Tokens:
     """Files of tokens as samples `(input, target)`; for `wrap`, a `DataLoader`, or use on its own.
 
-    The input of sample `i` has the tokens `i * length` to `(i + 1) * length - 1`. The target is shifted by one token.
+    The input of sample `i` has the tokens `i * length` to `(i + 1) * length - 1`. The target is one token ahead.
     Both have the shape `(length,)` and are 64-bit integers, so computations in a model do not overflow. Each process
     maps a local file into memory. In a remote file, a sample is one range, and the samples of a batch are requested at
     the same time.
@@ -163,7 +163,7 @@ def open_tokens(tokens: Any, dtype: DTypeLike | None, files: Files) -> TokenSour
     """Open tokens for reading; see `Tokens` for the arguments.
 
     Raises:
-        ConfigurationError: the format is different, the dtype or the size does not match, or there are no tokens.
+        ConfigurationError: the format is different, the dtype or the size does not match, or the file is empty.
     """
     wanted = None if dtype is None else np.dtype(dtype)
     parts = [_open_tokens(one, wanted, files) for one in several(tokens, files) or [tokens]]

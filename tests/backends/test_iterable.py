@@ -221,10 +221,10 @@ class TestIteratorWithStateForOneEpoch(BackendTests):
         There is no next batch; see `test_a_second_pass_...`.
         """
 
-    def test_restored_at_every_step_the_plain_form_gives_the_rest(self) -> None:
+    def test_restored_at_every_step_a_plain_loop_reads_the_rest(self) -> None:
         """Behind the last batch the plain form begins the next epoch, which this source does not have."""
 
-    def test_after_the_last_batch_the_epoch_is_given_again_without_batches(self) -> None:
+    def test_after_the_last_batch_the_epoch_returns_without_batches(self) -> None:
         """After the last batch, the epoch is given again without batches."""
         _, states = self.reference()
         assert [list(epoch) for epoch in self.resumed(states[-1]).epochs(1)] == [[]]

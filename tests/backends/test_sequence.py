@@ -60,8 +60,8 @@ class TestTails:
         case = Case()
         case.test_restored_at_every_step_the_rest_is_the_same()
         case.test_after_the_last_batch_and_after_the_end_the_same_batch_is_next()
-        case.test_after_the_last_batch_the_epoch_is_given_again_without_batches()
-        case.test_the_length_is_that_of_the_whole_epoch()
+        case.test_after_the_last_batch_the_epoch_returns_without_batches()
+        case.test_the_length_is_the_whole_epoch()
 
 
 class TestListOfBatches(BackendTests):

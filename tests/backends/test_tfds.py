@@ -160,7 +160,7 @@ def test_every_sample_of_every_shard_is_there(file_format: str) -> None:
     assert sorted(names) == sorted(f"sample {index}".encode() for index in range(TRAIN + TEST))
     assert len({source.tfds_id(index) for index in range(len(source))}) == TRAIN + TEST
     assert source[-1]["name"] == names[-1]
-    with pytest.raises(IndexError, match="there is no sample 84"):
+    with pytest.raises(IndexError, match="sample 84 does not exist"):
         source[84]
 
 

@@ -1,5 +1,7 @@
 """The programs of `scripts/planted_loop.py`, each with a common bug, and the cause that a chaos run reports.
 
+Programs that fetch a batch ahead are in `scripts/ahead_loop.py`, right ones as well.
+
 `python tests/chaos/planted_programs.py docs/reference/chaos-results.md` runs them and writes the table of that page.
 """
 
@@ -25,7 +27,8 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator
 
-LOOP = str(Path(__file__).parent / "scripts" / "planted_loop.py")
+SCRIPTS = Path(__file__).parent / "scripts"
+LOOP, AHEAD = str(SCRIPTS / "planted_loop.py"), str(SCRIPTS / "ahead_loop.py")
 TORCH = ["torch", "torch._dynamo"]
 
 
@@ -36,11 +39,13 @@ class Bug(NamedTuple):
         cause: the name of the cause that is to be found.
         what: in words.
         in_resume: the script is right until it resumes.
+        after: number of checkpoints before the kill.
     """
 
     cause: str
     what: str
     in_resume: bool = False
+    after: int = 4
 
 
 TWO = "scheduler not restored, optimizer not restored"
@@ -71,15 +76,18 @@ BUGS = {
         "loader one batch early", "saves the previous state, and numbers its saves with loader.global_step"
     ),
     "one batch early with global_step, without scheduler": Bug(
-        "loader one batch early", "the same, without a scheduler and other counters"
+        "loader one batch early", "saves the previous state, and numbers its saves with loader.global_step"
     ),
     "one batch late with global_step": Bug(
         "loader one batch late", "fetches a batch ahead, and numbers its saves with loader.global_step"
     ),
     "one batch late with global_step, without scheduler": Bug(
-        "loader one batch late", "the same, without a scheduler and other counters"
+        "loader one batch late", "fetches a batch ahead, and numbers its saves with loader.global_step"
     ),
     "one batch late, fetched before the save": Bug(
+        "loader one batch late", "fetches the next batch between the optimizer's step and the save"
+    ),
+    "one batch late, fetched before the save with global_step, without scheduler": Bug(
         "loader one batch late", "fetches the next batch between the optimizer's step and the save"
     ),
     "enumerate": Bug("index restarts", "scales the loss with the index of enumerate(epoch)"),
@@ -90,22 +98,40 @@ BUGS = {
     "saved before the average": Bug("a part not restored", "saves before the average of the weights is updated"),
     "counts backwards": Bug("step counter not restored", "the resume saves under the number 0 again"),
 }
+_AHEAD = "fetches ahead"  # programs of the other script
+_LOADERS = ("", ", drop-in", ", without scheduler", ", drop-in, without scheduler")
+RIGHT = ("", *(f"{_AHEAD}{loader}" for loader in _LOADERS))
+BUGS |= {  # after 5 checkpoints, the first step of the resumed loop is an epoch's last one; after 3, an epoch ended
+    f"{_AHEAD}{loader}, one batch {way}": Bug(
+        f"loader one batch {way}", f"fetches a batch ahead and {what}", after=3 if "end" in loader else 5
+    )
+    for way, what, loaders in (
+        ("early", "saves the loader's state of the previous step", _LOADERS),
+        ("late", "saves the loader after that", (*_LOADERS, ", drop-in, at an epoch's end")),
+    )
+    for loader in (*loaders, ", with torch.save", ", drop-in, with torch.save")
+}
 UNSORTED = "unsorted files"
 REFUSED = {  # as their two baseline runs differ, so that there is no case
     UNSORTED: "each run lists the files in a different order",
     "unseeded replay": "a replayed generator shuffles without a seed",
 }
 DIFFERENT = "the baseline runs differ"
+EXPECTED = {  # for each program: its bug, and the reported cause
+    **dict.fromkeys(RIGHT, ("none", "none")),
+    **{name: (bug.what, f"`{bug.cause}`") for name, bug in BUGS.items()},
+    **{name: (what, DIFFERENT) for name, what in REFUSED.items()},
+}
 
 
 @contextmanager
 def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
-    """Give what runs a bug once, killed after the fourth checkpoint; bugs in the resume share a baseline run."""
+    """Give what runs a bug once, killed and resumed; bugs in the resume share a baseline run."""
     with Preload(TORCH) as preload:
 
         def command(bug: str) -> Command:
-            mirror = Mirror(Path(LOOP).parent)
-            return Command((sys.executable, LOOP, "--bug", bug), preload=preload, mirror=mirror)
+            script = AHEAD if bug.startswith(_AHEAD) else LOOP
+            return Command((sys.executable, script, "--bug", bug), preload=preload, mirror=Mirror(SCRIPTS))
 
         @cache
         def baseline(bug: str) -> Any:
@@ -116,7 +142,9 @@ def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
             attempt, seen, notes = baseline("" if not bug or (bug in BUGS and BUGS[bug].in_resume) else bug)
             assert not notes, notes
             place = root / f"case {bug}"
-            case = Case((Launch(Fault("kill", seen.saved[3] + 2 * (bug != "evaluation skipped"))), Launch()))
+            written = [number for number, name in enumerate(seen.points, 1) if name == "torch.save.written"]
+            last = (seen.saved or written)[BUGS.get(bug, Bug("", "")).after - 1]
+            case = Case((Launch(Fault("kill", last + 2 * (bug != "evaluation skipped"))), Launch()))
             attempts = run_case(command(bug), case, place)
             return Outcome.of(case, place, attempts, check(case, attempt, attempts), attempt)
 
@@ -128,34 +156,37 @@ def programs(root: Path) -> Iterator[Callable[[str], Outcome]]:
 
 BEGIN = "<!-- begin: written by tests/chaos/planted_programs.py -->"
 END = "<!-- end: written by tests/chaos/planted_programs.py -->"
-HEAD = "| program | bug | caught | reported cause |"
+HEAD = ("| bug | programs | reported cause |", "| --- | --- | --- |")
 
 
 def main(page: Path) -> int:
     """Run all programs, and put the table between the marks of a page; return 1 if one was judged wrongly, else 0."""
-    rows, wrong = [], 0
+    causes: dict[str, str] = {}
     with programs(Path(tempfile.mkdtemp())) as run:
-        for bug in ("", *BUGS, *REFUSED):
-            cells = judge(bug, run)
-            wrong += cells[2] != ("yes" if bug else "no")
-            rows.append(f"| {' | '.join(cells)} |")
-            print(rows[-1], flush=True)  # noqa: T201  # it takes minutes
-    table = "\n".join((HEAD, "| --- | --- | --- | --- |", *rows))
+        for name, (_, expected) in EXPECTED.items():
+            causes[name] = judge(name, run)
+            print(f"{name or 'right'}: {causes[name]}, expected: {expected}", flush=True)  # noqa: T201  # it takes minutes
     before, _, rest = page.read_text(encoding="utf-8").partition(BEGIN)
+    table = "\n".join(tabulate(causes))
     page.write_text(f"{before}{BEGIN}\n\n{table}\n\n{END}{rest.partition(END)[2]}", encoding="utf-8")
-    return int(wrong > 0)
+    return int(causes != {name: cause for name, (_, cause) in EXPECTED.items()})
 
 
-def judge(bug: str, run: Callable[[str], Outcome]) -> list[str]:
-    """Return the name of a program, its bug, whether that was caught, and the cause that was reported."""
-    if bug in REFUSED:
-        try:
-            run(bug)
-        except ConfigurationError:
-            return [f"`{bug}`", REFUSED[bug], "yes", DIFFERENT]
-    found = run(bug)
-    cause = f"`{found.diagnosis.cause}`" if found.diagnosis.cause else "none"
-    return [f"`{bug or 'right'}`", BUGS[bug].what if bug in BUGS else "none", "no" if found.ok else "yes", cause]
+def judge(name: str, run: Callable[[str], Outcome]) -> str:
+    """Run a program, and return the cause that is reported."""
+    try:
+        found = run(name)
+    except ConfigurationError:
+        return DIFFERENT if name in REFUSED else "rejected"
+    return "none" if found.ok else f"`{found.diagnosis.cause}`"
+
+
+def tabulate(causes: dict[str, str]) -> list[str]:
+    """Return the lines of a table with the causes of all programs, one line for all programs with the same bug."""
+    bugs: dict[str, list[str]] = {}
+    for name, cause in causes.items():
+        bugs.setdefault(EXPECTED[name][0], []).append(cause)
+    return [*HEAD, *(f"| {bug} | {len(all_)} | {', '.join(dict.fromkeys(all_))} |" for bug, all_ in bugs.items())]
 
 
 if __name__ == "__main__":

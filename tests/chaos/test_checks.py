@@ -18,6 +18,7 @@ from resumable.chaos.verify.checks import (
     each_sample_once,
     same_checkpoints,
     same_place,
+    same_steps,
     same_weights,
     true_states,
     whole_history,
@@ -104,6 +105,49 @@ def test_a_loader_goes_on_where_the_weights_do() -> None:
     assert text in same_place(PEACE, first, attempts)
     other = {"kind": "restored", "root": "another", "step": 6}
     assert same_place(PEACE, first, [first, attempt(1, other, {"kind": "loaded", **place(3)})]) == ""
+
+
+def step(after: str, number: int, weights: str) -> list[dict[str, Any]]:
+    """Return the first step of an optimizer after a checkpoint."""
+    about = {"store": "store", "step": number, "optimizer": 0, "weights": {"0": weights}, "optimizer_parts": {}}
+    return [STEPPED, {"kind": "update", "after": after, **about, "stands": [place(number + 1)]}]
+
+
+STEPPED = {"kind": "stepped"}
+RESTORED = {"kind": "restored", "root": "store", "step": 3}
+
+
+@pytest.mark.parametrize(
+    ("launch", "found"),
+    [
+        ([RESTORED, *step("restored", 3, "w3"), STEPPED, STEPPED], None),
+        ([RESTORED, *step("restored", 3, "w3"), STEPPED], 2),
+        ([RESTORED, STEPPED, *step("restored", 3, "w3"), STEPPED, STEPPED, STEPPED], 4),
+        ([RESTORED], 0),
+        ([RESTORED, *step("restored", 3, "other"), STEPPED], None),  # it continued from elsewhere
+        ([{**RESTORED, "step": 6}], None),  # nothing is left
+        ([RESTORED, {**RESTORED, "step": 6}], None),
+        ([{**RESTORED, "step": 5}, *step("restored", 5, "w5")], None),  # the baseline run has no such checkpoint
+    ],
+)
+def test_no_step_of_an_optimizer_is_lost(launch: list[dict[str, Any]], found: int | None) -> None:
+    """A step that is lost or added is found, although the data and all checkpoints are equal."""
+    first = [STEPPED] * 3 + [saving(3, at=3), *step("saved", 3, "w3"), STEPPED, STEPPED, saving(6, at=6)]
+    baseline = attempt(0, *first)
+    text = same_steps(PEACE, baseline, [attempt(0, *first[:6]), attempt(1, *launch)])
+    words = f"in launch 1, the checkpoint of step 3 was followed by {found} steps of the optimizers, but by 3 in the "
+    assert text == ("" if found is None else f"{words}baseline run")
+
+
+def test_a_file_that_is_saved_twice_at_a_position() -> None:
+    """A loop that fetches ahead is at the same position before and after the last step of an epoch."""
+    twice = [saving(3, at=3), *step("saved", 3, "w3"), saving(3, at=3), *step("saved", 3, "w4")]
+    baseline = attempt(0, *twice)
+    for weights, right in (("w3", 2), ("w4", 1)):
+        for found in (1, 2):
+            launch = attempt(1, RESTORED, *step("restored", 3, weights), *[STEPPED] * (found - 1))
+            assert (same_steps(PEACE, baseline, [attempt(0), launch]) == "") is (found == right)
+    assert same_steps(PEACE, attempt(0, *twice[:4]), [attempt(0), attempt(1, RESTORED)]) == ""
 
 
 def test_a_step_that_is_saved_twice_may_hold_either() -> None:

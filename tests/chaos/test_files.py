@@ -20,6 +20,7 @@ import resumable
 from resumable.chaos import inventory as contents
 from resumable.chaos.campaign import survey
 from resumable.chaos.inventory import changed, parts_of_file, stamps, take_inventory
+from resumable.chaos.launch.mirror import Mirror
 from resumable.chaos.launch.runner import Command, run_case
 from resumable.chaos.ledger import Attempt, Batch, Left, RankLog, StepRef
 from resumable.chaos.plan import Case, Fault, Launch
@@ -191,6 +192,18 @@ def test_an_inventory_has_the_runs_files_and_no_others(tmp_path: Path) -> None:
     assert left.files["logs/version_N/metrics.csv"] == {"step": "3", "epochs": "1"}
     assert left.files["logs/version_N/hparams"]["bytes"].startswith("3 bytes: 11507a0e2f5e69d5")
     assert left.ignored == ("cache/a/b.bin", "tmp.log")
+
+
+def test_a_file_that_grows_during_a_campaign_is_an_input(tmp_path: Path) -> None:
+    """Such as the output of the campaign itself, if the shell redirects it to the current folder."""
+    project, case = tmp_path / "project", tmp_path / "0002"
+    written(project, {"chaos.log": "case 1", "changed.txt": "before"})
+    mirror = Mirror(project)
+    written(project, {"chaos.log": "case 1\ncase 2"})
+    case.mkdir()
+    inputs = mirror.build(case / "work")
+    written(case, {"work/changed.txt": "changed", "work/new.txt": "changed"})
+    assert sorted(take_inventory(case, inputs=inputs).files) == ["changed.txt", "new.txt"]
 
 
 def test_what_was_damaged_on_purpose_is_expected_of_nobody(tmp_path: Path) -> None:

@@ -192,7 +192,7 @@ def test_a_kill_within_a_save_leaves_half_a_file(bug: str, loop: Callable[..., O
         assert found.survived == {"last.pt"}
         return
     assert "torch/serialization.py" in found.violations["comes to its end"]
-    assert found.violations["atomic saves"] == "last.pt is overwritten in place, and read by the next launch"
+    assert found.violations["atomic saves"] == "last.pt is overwritten in place, and the next launch reads it"
     assert found.diagnosis.cause == "non-atomic save"
 
 
@@ -221,7 +221,7 @@ def test_write_in_place_is_named_before_a_kill(
 ) -> None:
     """A file of any kind that is written in place is named before a kill hits it."""
     (found,) = small("--in-place").outcomes
-    assert found.violations == {"atomic saves": "checkpoint.json is overwritten in place, and read by the next launch"}
+    assert found.violations == {"atomic saves": "checkpoint.json is overwritten in place, and the next launch reads it"}
     assert found.diagnosis.text == (
         "data equal; checkpoint.json is overwritten in place and read on startup, so a kill during a save destroys the "
         "only copy; write to a temporary file, then os.replace() it"

@@ -17,6 +17,7 @@ import draw_chaos
 import draw_counting
 import draw_ranks
 import draw_recording
+import draw_scale
 
 import resumable
 from resumable.chaos.verify.causes import CAUSES
@@ -41,6 +42,12 @@ def test_the_picture_of_ranks_has_the_global_batches_of_one_rank() -> None:
     assert shown == list(resumable.wrap(list(range(draw_ranks.SAMPLES)), **options))
     assert shown != alone  # the order depends on the seed and the name
     assert Counter(chain.from_iterable(shown)) == Counter(range(draw_ranks.SAMPLES))
+
+
+@pytest.mark.parametrize("path", draw_scale.PICTURES, ids=lambda path: path.stem)
+def test_a_picture_of_scale_shows_the_recorded_table(path: Path) -> None:
+    drawn = draw_scale.picture(draw_scale.PICTURES[path])
+    assert path.read_text(encoding="utf-8") == drawn, "run `python docs/draw_scale.py`"
 
 
 def test_the_picture_of_the_terminal_shows_its_recording() -> None:

@@ -62,12 +62,15 @@ def train(folder: Path, kill_after: int = 0) -> list[str]:
 def test_loop_prints_its_position_and_ends_alike(tmp_path: Path) -> None:
     """The loop prints where it resumes, and ends with the baseline's weights and prints the same sum."""
     killed = 2 * STEPS_PER_EPOCH + 15  # the last checkpoint is the one of epoch 2, step 10, as the text has it
-    assert train(tmp_path / "killed", killed) == []
-    resumed, *weights = train(tmp_path / "killed")
+    epochs = [f"epoch {number}" for number in range(20)]
+    assert train(tmp_path / "killed", killed) == epochs[:3]
+    resumed, *rest = train(tmp_path / "killed")
     assert resumed == "resumed at epoch 2, step 10"
+    assert rest[:18] == epochs[2:]
+    weights = rest[18:]
     assert f"prints `{resumed}`" in TEXT
     assert weights[0].startswith("sum of the weights: ")
-    assert train(tmp_path / "baseline") == weights
+    assert train(tmp_path / "baseline") == [*epochs, *weights]
 
 
 def test_the_change_is_two_lines_of_the_loop() -> None:

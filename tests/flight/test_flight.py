@@ -247,7 +247,7 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
     slots = content[:256] + bytes(byte ^ 1 for byte in content[256:])
     header = "its header does not match its checksum"
     return {
-        "older": (b"RSMFLT2\n" + bytes(4088), "it was written by a different version"),
+        "older": (b"RSMFLT2\n" + bytes(4088), "a different version of resumable wrote it"),
         "truncated": (content[:300], header),
         "longer": (content + b"x", header),
         "slots": (slots, "no batch in it matches its checksum"),
@@ -258,7 +258,7 @@ def damaged(content: bytes) -> dict[str, tuple[bytes, str]]:
 def test_a_damaged_record_is_ignored_by_name_and_replaced(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     for content, reason in damaged(crash(tmp_path)).values():
         (tmp_path / PLACE).write_bytes(content)
-        with pytest.raises(ConfigurationError, match="there is no record of a flight recorder"):
+        with pytest.raises(ConfigurationError, match="contains no record of a flight recorder"):
             flight.read(tmp_path)
         assert f"{PLACE} is left out: " in caplog.text
         caplog.clear()
@@ -444,4 +444,4 @@ def test_the_command_shows_each_rank(
         (0, 4, 5, "running"), (1, 4, 5, "running"), (2, 3, None, "running"),
     ]  # fmt: skip
     assert main(["flight", str(tmp_path / "none")]) == 2
-    assert "there is no record of a flight recorder" in capsys.readouterr().err
+    assert "contains no record of a flight recorder" in capsys.readouterr().err

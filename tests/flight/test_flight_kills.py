@@ -166,7 +166,7 @@ def test_how_a_process_ended_is_known(end: str, tmp_path: Path, caplog: pytest.L
         next(iter(resumable.wrap(list(range(9)), flight_recorder=tmp_path)))
     (told,) = [record for record in caplog.records if "2 steps are trained again" in record.message]
     assert told.levelno == (logging.INFO if not record.crashed else logging.WARNING)
-    how = {"cleanly": "ended cleanly", "raised": "was ended by an exception", "running": "crashed"}[record.ended]
+    how = {"cleanly": "ended cleanly", "raised": "ended with an exception", "running": "crashed"}[record.ended]
     assert (
         f"{how} in epoch 0, step 1, while training; this one starts at global step 0: 2 steps are trained again."
         in told.message

@@ -203,7 +203,7 @@ def test_there_is_no_batch_outside_of_the_epoch() -> None:
         make().seek(epoch=0, step=7)
     with pytest.raises(ConfigurationError, match="epoch=-1, step=0 is not a position"):
         make().seek(epoch=-1)
-    with pytest.raises(ConfigurationError, match="has 6 batches, so there is no step 6"):
+    with pytest.raises(ConfigurationError, match="has 6 batches, so step 6 does not exist"):
         make().sample_indices(epoch=0, step=6)
 
 

@@ -224,7 +224,7 @@ def test_every_error_is_in_the_tree_that_is_drawn() -> None:
 
 
 def test_third_parties_register_by_name(monkeypatch: pytest.MonkeyPatch) -> None:
-    from resumable.loader import registry  # noqa: PLC0415  # only this test looks at its table
+    from resumable.loader import registry  # noqa: PLC0415  # only this test reads its table
 
     monkeypatch.setattr(registry, "_adapters", dict(registry._adapters))
     resumable.register("test_architecture.Tape", "no_such_package.adapter:adapt", install="pip install tapes")

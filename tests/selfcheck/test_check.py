@@ -127,7 +127,7 @@ def test_a_guard_of_the_loader_is_told_as_the_cause() -> None:
 
 
 @pytest.mark.slow
-@pytest.mark.parametrize(("name", "cause"), [("of_a_set", "PYTHONHASHSEED"), ("unseeded_list", "seeded by the system")])
+@pytest.mark.parametrize(("name", "cause"), [("of_a_set", "PYTHONHASHSEED"), ("unseeded_list", "the system seeds")])
 def test_what_differs_between_processes_is_caught_by_a_fresh_one(
     name: str, cause: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -264,7 +264,7 @@ def test_what_cannot_be_checked_is_refused(make: Any, error: type[Exception], ma
     ("spec", "told"),
     [
         ("train.py", "does not identify a function of a script"),
-        ("nowhere.py:make", "there is no file nowhere.py"),
+        ("nowhere.py:make", "the file nowhere.py does not exist"),
         ("no_such.module:make", "there is no module 'no_such'"),
         ("script.py:missing", "script.py has no attribute 'missing'(?s:.*)It has make"),
         ("bad.py:make", r"exited while it was imported \(status 3\)(?s:.*)__main__"),

@@ -149,10 +149,10 @@ def test_what_is_the_same_is_and_what_differs_does(kind: str) -> None:
     ("value", "why"),
     [
         (threading.Lock(), "a value of _thread.lock has no attributes and cannot be pickled"),
-        ((number for number in range(3)), "a value of builtins.generator is no data"),
+        ((number for number in range(3)), "a value of builtins.generator is not data"),
         (torch.ones(2, device="meta"), "a tensor on the device meta has no values"),
         (nested(1, 3000), "it lies 200 levels deep"),
-        (lambda: 1, "a value of builtins.function is no data"),
+        (lambda: 1, "a value of builtins.function is not data"),
     ],
     ids=["lock", "generator", "meta", "deep", "function"],
 )

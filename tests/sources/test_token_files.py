@@ -107,7 +107,7 @@ def test_indices_of_several_files_are_joined(tmp_path: Path) -> None:
     given = resumable.Packed(np.tile(TOKENS, 2), 50, how="fit", documents=LENGTHS * 2)
     assert [sample["document"].tolist() for sample in found] == [sample["document"].tolist() for sample in given]
     (tmp_path / "b" / "corpus.idx").unlink()
-    with pytest.raises(ConfigurationError, match=r"b/corpus\.bin has no \.idx next to it, but other files"):
+    with pytest.raises(ConfigurationError, match=r"b/corpus\.bin has no \.idx next to it, but some files"):
         resumable.Packed(both, 50)
 
 

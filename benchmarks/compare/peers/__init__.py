@@ -40,7 +40,7 @@ PEERS = {
     "webdataset": Peer("WebDataset", "web:Web", ("torch", "webdataset")),
     "datasets": Peer("`datasets`, a stream", "hugging:Hugging", ("torch", "torchdata", "datasets")),
     "accelerate": Peer("Accelerate", "accelerated:Accelerated", ("torch", "accelerate")),
-    "lancedb": Peer("LanceDB", "lance:Lance", ("torch", "lancedb"), workers=(0,)),
+    "lancedb": Peer("LanceDB", "lance:Lance", ("torch", "lancedb")),
 }
 
 

@@ -26,7 +26,8 @@ class Hugging(Job):
         seed_all(setting.seed)
         data: Any = datasets.Dataset.from_dict({"x": numbers(setting.data)}).to_iterable_dataset(num_shards=8)
         if setting.shuffle:
-            data = data.shuffle(seed=setting.seed, buffer_size=24)
+            # Of 8 shards, 2 fill a buffer together, so up to 4 workers of all ranks have some.
+            data = data.shuffle(seed=setting.seed, buffer_size=24, max_buffer_input_shards=2)
         if setting.ranks > 1:
             data = split_dataset_by_node(data, setting.rank, setting.ranks)
         self.data = data.map(_sample)

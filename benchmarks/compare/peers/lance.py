@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import multiprocessing
 import time
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -17,6 +18,7 @@ if TYPE_CHECKING:
 __all__ = ["Lance"]
 
 SPLITS = 8  # a step of all ranks and workers takes as much from each
+multiprocessing.set_forkserver_preload(["lancedb.streaming"])  # once for all workers of a process
 
 
 class Lance(Job):
@@ -54,7 +56,7 @@ class Lance(Job):
         del first, step
         options: dict[str, Any] = {"batch_size": self.setting.batch, "num_workers": self.setting.workers}
         if self.setting.workers:
-            options["multiprocessing_context"] = "spawn"  # it has threads, so its forked workers crash
+            options["multiprocessing_context"] = "forkserver"  # it has threads, so its forked workers crash
         while self.epoch < EPOCHS:
             yield StreamingDataLoader(self.data, **options)
             self.epoch += 1

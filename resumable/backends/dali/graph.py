@@ -62,7 +62,7 @@ def make_pipeline(source: Source, giver: Callable[[], Any] | list[Any], batch_si
     )
     with warnings.catch_warnings():
         warnings.filterwarnings("ignore", message=".*produces . outputs, but the output", category=Warning)
-        made._build_graph()  # noqa: SLF001  # there is no public way to list the operators; a test pins it
+        made._build_graph()  # noqa: SLF001  # the only way to list the operators; a test pins it
     made._check_api_type_scope = _unchecked  # noqa: SLF001  # it makes a class per call: 25 µs, three times per batch
     return made
 

@@ -179,7 +179,7 @@ def look_at(arguments: Mapping[str, Any], texts: Collection[str]) -> Listing:
     """Return a fingerprint of the files that the arguments of a reader name.
 
     Args:
-        arguments: of the reader, by name.
+        arguments: of the reader, from name to value.
         texts: names of the arguments that DALI declares as text or a list of text.
     """
     state, unread = hashlib.blake2b(digest_size=16), list[str]()

@@ -181,7 +181,7 @@ class PythonBackend:
         return _Epoch(self._source)
 
     def _memory(self) -> dict[str, str | None]:
-        """Return the digest of each value that the Python functions keep from call to call, by its name."""
+        """Return a dict from name to digest of each value that the Python functions keep from call to call."""
         pipelines = [pipeline for holder in self._holders for pipeline in pipelines_of(holder.iterator)]
         kept = [(place, *one) for place, pipe in enumerate(pipelines) for one in functions_of(pipe).items()]
         return {
@@ -267,7 +267,7 @@ class TrackedIterator:
         self._ahead: list[Any] = []  # at most one batch, read to find out whether there is one
         self._error: Exception | None = None  # raised while reading ahead
         self._over = False
-        self._place = place_of(holder.iterator)  # where the loader left it
+        self._place = place_of(holder.iterator)  # as the loader left it
         self._snapshot: dict[str, Any] | None = self._take()
 
     def draw(self) -> Any:

@@ -177,7 +177,7 @@ def _described(kind: str, *, has_argument: bool) -> tuple[str, bool]:
 
 
 def functions_of(pipeline: Any) -> dict[str, Any]:
-    """Return the user's Python functions that a pipeline calls, by the name of the operator that calls them."""
+    """Return a dict from operator to the user's Python function that it calls in a pipeline."""
     groups = [group for group in pipeline._input_callbacks or [] if group.source_desc.kind.name == "CALLABLE"]
     found = {group.instances[0].name: group.source_desc.source for group in groups}
     calling = [one for one in pipeline._ops or [] if operator_kind(one).endswith("PythonFunction")]
@@ -233,7 +233,7 @@ def texts_of(schema: Any) -> frozenset[str]:
 
 
 def rebuild(iterator: Any, blueprints: Sequence[Blueprint], checkpoints: Sequence[bytes | None]) -> None:
-    """Initialise an iterator and its pipelines again, in place, at checkpoints or at the start.
+    """Initialise an iterator and its pipelines again, in place, at checkpoints or at the first batch.
 
     All old pipelines are shut down first, so a GPU never holds two of each in memory.
     """

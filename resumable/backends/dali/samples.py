@@ -1,4 +1,4 @@
-"""Encoded samples: files by name, or a dataset by index, and the inputs read from them for each request.
+"""Encoded samples: named files, or a dataset with an index, and the inputs read from them for each request.
 
 Worker processes import this without DALI.
 """

@@ -84,7 +84,7 @@ def source(  # noqa: PLR0913  # named like DALI's pipeline options
         A description of the source. Only file names have been read.
 
     Raises:
-        ConfigurationError: there are no samples, or an option has an invalid value.
+        ConfigurationError: the source is empty, or an option has an invalid value.
         UnsupportedError: `data` cannot be read by index.
     """
     _check_count("uniforms", uniforms, 0)

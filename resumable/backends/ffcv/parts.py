@@ -201,7 +201,7 @@ class Place(NamedTuple):
 
 
 def places(graph: Graph) -> Iterator[Place]:
-    """Yield the places of a graph, each after the place whose result it takes."""
+    """Yield the nodes of a graph, each after the node whose result it takes."""
     waiting, done = list(_in_pipelines(graph)), set[int]()
     while waiting:
         ready = [place for place in waiting if place.node.parent is None or result_of(place.node.parent) in done]
@@ -264,7 +264,7 @@ def _transform(place: Place, function: Any, mode: Mode, buffers: int, *, paralle
 def mixup(operation: ImageMixup | LabelMixup, *, parallel: bool) -> Any:
     """Return a function of `(input, memory, batch key, indices)` that does the same as a mixup operation.
 
-    Its proportions come from the batch's key, and are the same for images and labels.
+    The batch's key determines its proportions, which are the same for images and labels.
 
     FFCV itself seeds the generator with the last index of the batch. So if the same sample comes last, the proportions
     are the same in every epoch and with every seed. It also generates them in a parallel loop, and each thread has its

@@ -46,7 +46,7 @@ class Pipeline:
 
     Args:
         loader: FFCV's.
-        told: modes of operations by their type, from the user; None to leave all randomness to FFCV.
+        told: from type of operation to mode, as the user passed it; None to leave all randomness to FFCV.
 
     Attributes:
         watched: names of late operations, by node; a warning is shown when one of them first uses random numbers.

@@ -90,15 +90,15 @@ class FFCVBackend:
         first = next(source, None)
         if first is None:
             return iter(())
-        more = int(self._options.find_world().size > 1)  # the shares of ranks may differ by one
+        more = int(self._options.find_world().size > 1)  # the shares of ranks may differ in size, at most one sample
         return EpochRun(self._loader, self.pipeline, chain([first], source), more).batches()
 
 
 class EpochRun:
     """Makes batches in a second thread, as many ahead as the Loader's `batches_ahead`.
 
-    The iterating thread takes the requests, as they come from a generator. The second thread only makes batches, and an
-    error in it is raised instead of its batch. The thread has ended when the iteration ends, however it ends.
+    The iterating thread takes the requests, because a generator yields them. The second thread only makes batches, and
+    an error in it is raised instead of its batch. The thread has ended when the iteration ends, however it ends.
 
     Args:
         loader: FFCV's.
@@ -211,7 +211,7 @@ def _tell(error: BaseException) -> None:
 
 @contextmanager
 def seeded(key: int) -> Iterator[None]:
-    """Seed the global RNGs, including those of GPUs, and restore them at the end."""
+    """Seed the global RNGs, including RNGs of GPUs, and restore them at the end."""
     with isolated(key):
         if not torch.cuda.is_available():
             yield
@@ -251,7 +251,7 @@ def _readers(context: Any) -> Any:
 
 
 class _NoReaders:
-    """Takes the place of a page number, and raises an error in the thread that looks it up."""
+    """Replaces a page number, and raises an error in the thread that uses it."""
 
     def __init__(self, name: str) -> None:
         self._name = name

@@ -413,7 +413,7 @@ class Counters:
             self._per_pass *= max(count, 1)
 
     def set_to(self, epoch: int) -> None:
-        """Set the counters for the next pass to be a given epoch, whatever was read before."""
+        """Set the counters, so the next pass is this epoch, whatever was read before."""
         for counter in self._counters:
             counter.set_to(1 + epoch * self._per_pass)
 

@@ -1,7 +1,7 @@
 """The fingerprint of a pipeline, the same in any process: names, constants, functions and data, each separately.
 
 TensorFlow numbers the names of nodes, functions and resources, and writes nodes in an arbitrary order. So each node is
-identified only by its operation, its attributes and its inputs.
+identified only through operation, attributes and inputs.
 """
 
 from __future__ import annotations
@@ -59,7 +59,7 @@ class Fingerprint:
         elements: the structure of its elements.
         operations: the datasets that it consists of, and how they are connected.
         parameters: their numbers, such as batch sizes and seeds.
-        functions: digest of its functions, such as those of map().
+        functions: digest of its functions, such as the function of map().
         data: digest of the text and arrays in it, such as file names.
         structure: digest of everything that TensorFlow relies on, but does not check, when it restores a state.
     """
@@ -158,7 +158,7 @@ class Fingerprint:
 
 
 class _Body:
-    """One function: its nodes, by their operation and inputs."""
+    """One function: its nodes, with operation and inputs."""
 
     def __init__(self, function: Any, whole: Fingerprint) -> None:
         self._function, self._whole = function, whole

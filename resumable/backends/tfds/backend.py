@@ -109,7 +109,7 @@ class TfdsBackend:
         point("worker.read", request)
         try:
             return read()
-        except Exception:  # noqa: BLE001  # reading the samples one by one shows which of them fails
+        except Exception:  # noqa: BLE001  # reading each sample separately shows which of them fails
             batch = self._read_samples(request)
             self._plain = False  # none fails on its own, so from the next epoch on all batches are read like this
             return batch

@@ -191,8 +191,8 @@ def batches_by_rows(features: Mapping[str, Any], kind: type, decode: Decode) -> 
     """Return a function that decodes records together; None if no feature is an image with a known shape.
 
     Args:
-        features: of a record, by name. Their image decoders are replaced with decoders that work as before whenever no
-            row is lent.
+        features: of a record, from name to feature. Their image decoders are replaced with decoders that work as before
+            whenever no row is lent.
         kind: the class of images.
         decode: decodes a record with these features.
 
@@ -316,7 +316,7 @@ def _fill(row: Any, image: Any) -> None:
     """Copy an image of the same shape and type; stacking would reject any other as well.
 
     Raises:
-        ValueError: shape or type differ; reading the samples one by one then shows which sample it is.
+        ValueError: shape or type differ; reading each sample separately then shows which one it is.
     """
     if image.shape != row.shape or image.dtype != row.dtype:
         raise ValueError(f"an image is {image.dtype} of shape {image.shape}, but the batch needs shape {row.shape}")

@@ -69,13 +69,13 @@ def _look_for_tensorflow() -> None:
     global _forked_with_tensorflow  # noqa: PLW0603  # as above
     module = sys.modules.get("tensorflow.python.eager.context")
     context = module and module.context_safe()
-    # There is no public way to ask. If this name is missing, TensorFlow counts as used.
+    # The only way to ask, and not public. If this name is missing, TensorFlow counts as used.
     if context and getattr(context, "_context_handle", True) is not None and _forked_with_tensorflow is None:
         _forked_with_tensorflow = os.getpid()
 
 
 def _look_for_pool() -> None:
-    """Find the pool by the number of threads."""
+    """Find the pool that has this number of threads."""
     global _forked_with_pool  # noqa: PLW0603  # as above
     if "array_record.python.array_record_module" not in sys.modules or not os.path.isdir(_TASKS):  # noqa: PTH112  # quick
         return

@@ -58,7 +58,7 @@ def source(  # noqa: PLR0913  # every option has a default
             reads the same records, but decodes them with TensorFlow, bit for bit as `as_dataset` does.
         decode: how images are decoded: "cv2", "pil", "none" (the encoded bytes), or always "tf" with the reader "tf".
             By default "cv2" if OpenCV is installed, otherwise "pil". The name is part of the state, as pixels differ.
-        as_supervised: return samples as tuples, as declared by the dataset, instead of dicts with sorted names.
+        as_supervised: return samples as tuples, as the dataset declares them, instead of dicts with sorted names.
         fields: the features to decode; all by default.
         add_tfds_id: add the field `tfds_id`, the sample's name.
         mark_padding: add `valid` to each sample (as the last part of a tuple). It is False for samples that only fill

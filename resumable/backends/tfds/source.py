@@ -116,13 +116,13 @@ class TfdsSource(_Base):
         return sum(map(self._records.build_index, tqdm(runs, desc="indexing", unit="file", delay=1.0, leave=False)))
 
     def prepare(self) -> None:
-        """Import the decoder, so that threads do not import it at the same time."""
+        """Import the decoder now, because threads must not import it at the same time."""
         self._decoding.prepare()
 
     def _place(self, index: int) -> int:
         place = operator.index(index)
         if not -len(self) <= place < len(self):
-            raise IndexError(f"there is no sample {index}: {self!r} has {len(self)}")
+            raise IndexError(f"sample {index} does not exist: {self!r} has {len(self)}")
         return place % len(self._layout)
 
 

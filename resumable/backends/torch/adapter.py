@@ -260,7 +260,7 @@ def _state_of_dataset(loader: DataLoader[Any], *, kept: bool) -> OwnState | None
 
     Args:
         loader: the user's.
-        kept: whether the order comes from a custom sampler.
+        kept: whether a custom sampler determines the order.
 
     Warns:
         PromiseWarning: the dataset has a state that cannot be saved.
@@ -309,7 +309,7 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
         warnings.warn(
             f"the dataset {qualname_of(type(loader.dataset))} reads whole batches with __getitems__, so its randomness "
             "is per batch: augmentations resume exactly, but change with the batch size and the number of ranks.\n"
-            'Pass wrap(..., randomness="batch") to accept this, or randomness="sample" to read the samples one by one.',
+            'Pass wrap(..., randomness="batch") to accept this, or randomness="sample" to read each sample separately.',
             PromiseWarning,
             stacklevel=6,
         )
@@ -331,7 +331,7 @@ def _convert_first(convert: Callable[..., Any], samples: list[Any], *rng: Sample
 def _reads_together(dataset: Any) -> bool:
     """Return whether a dataset reads whole batches. PyTorch's `Subset` has the method whatever it contains.
 
-    A dataset with `resumable_prefetch` reads its samples one by one, each with its own random numbers.
+    A dataset with `resumable_prefetch` reads each sample separately, with its own random numbers.
     """
     inner = ask(dataset, "dataset") if module_of(type(dataset)) == "torch.utils.data.dataset" else None
     if inner is not None:

@@ -156,7 +156,7 @@ class CustomOrderBackend:
 
     @property
     def replay_witness(self) -> Callable[[int], list[Any] | None] | None:
-        """Returns the indices of the batch before a step; None for a sampler with a state, as it is not replayed."""
+        """Returns the indices of the batch before a step; None for a sampler with a state, which is not replayed."""
         return None if self._order.stateful else self._indices_before
 
     lives = False  # the order itself checks whether it depends on the past

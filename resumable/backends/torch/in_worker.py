@@ -48,7 +48,7 @@ class WorkerStream(IterableDataset[Any]):
 
     Args:
         loader: the user's; its dataset, batch size, `collate_fn` and `drop_last` are used.
-        plan: where the first epoch starts.
+        plan: the position at which the first epoch starts.
         options: seed, randomness, whether to replay the dataset, and whether to compare canaries.
         stream: integers that distinguish this rank's keys, if each rank has its own stream.
     """
@@ -132,7 +132,7 @@ class EpochTeller:
 
 @dataclass(frozen=True, slots=True)
 class StreamPlan:
-    """Where an epoch starts: the states of all workers, and the number of the worker whose turn it is."""
+    """The position at which an epoch starts: the states of all workers, and the number of the next worker."""
 
     epoch: int
     turn: int
@@ -224,7 +224,7 @@ class WorkerEpoch:
         dataset: the dataset to iterate over.
         worker: number that distinguishes its keys.
         epoch: the epoch.
-        state: where it starts.
+        state: the position at which it starts.
     """
 
     def __init__(self, stream: WorkerStream, dataset: Any, worker: int, epoch: int, state: WorkerState) -> None:
@@ -270,7 +270,7 @@ class WorkerEpoch:
             self._replay(positioner)
         elif self._state.batches:
             self._restore(positioner)
-        else:  # between two epochs, where the next element is unknown
+        else:  # between two epochs: the next element is unknown
             if self._state.state is not None:
                 give_back(self._dataset, self._state.state, self._name())
             self._tell_epoch()  # again, as the restored state may contain the number of the old epoch

@@ -2,7 +2,7 @@
 
 The streams take over the role of workers. The dataset sees their numbers, each stream iterates over a copy of the
 dataset with its own keys and state, and their batches alternate. So a state of `N` workers resumes with `N` streams.
-A worker yields one batch from each of its streams in turn, so the order is the same for any number of workers:
+A worker rotates through its streams, one batch from each, so the order is the same for any number of workers:
 
     worker 0    0  2  4  0  2  4 ...
     worker 1    1  3  -  1  3  - ...     a worker with fewer streams yields nothing instead
@@ -184,7 +184,7 @@ def _check_here(states: Sequence[WorkerState], own: Sequence[int]) -> None:
 class DealtBatches:
     """Yields the batches of this rank, and `ELSEWHERE` for the batches of other ranks.
 
-    Batch `n` of an epoch comes from stream `n mod S`, and rank `r` reads the streams `r, r + W, ...`. So each rank has
+    Batch `n` of an epoch is from stream `n mod S`, and rank `r` reads the streams `r, r + W, ...`. So each rank has
     one batch in every step of all ranks, and only counts the batches of the others. That is exact as long as all
     streams have the same number of batches. If the streams of one rank differ, that rank raises an error.
 
@@ -254,7 +254,7 @@ class DealtBatches:
 
 
 def _given(stream: int, number: int, streams: int) -> int:
-    """Return how many of the first `number` batches came from a stream."""
+    """Return how many of the first `number` batches are from a stream."""
     return number // streams + (stream < number % streams)
 
 
@@ -272,7 +272,7 @@ class LogicalStreams(WorkerStream):
 
     Args:
         loader: the user's.
-        plan: where the first epoch starts: the states of all streams, and the number of the stream whose turn it is.
+        plan: the position at which the first epoch starts: the states of all streams, and the number of the next one.
         options: as for `WorkerStream`.
         stream: integers that distinguish this rank's keys, if each rank has all streams.
         own: numbers of this rank's streams, ascending.
@@ -329,7 +329,7 @@ def _from_turn(own: range, turn: int) -> list[int]:
 
 
 def _in_turn(mine: list[int], streams: dict[int, Iterator[Item]], *, idle: int) -> Iterator[Item | None]:
-    """Yield one item of each stream in turn, then None for each stream that other workers have in addition."""
+    """Yield one item of each stream, then None for each stream that other workers have in addition."""
     while streams:
         for number in mine:
             if number not in streams:

@@ -42,7 +42,7 @@ class TorchBackend:
         length: number of samples of the dataset.
         own_state: gets and sets the state of the dataset.
         older_tail: the tail that earlier versions used for the `DataLoader`.
-        interleaved: whether the ranks take the samples of a global batch in turn.
+        interleaved: whether the ranks take the samples of a global batch alternately.
     """
 
     kind = "torch-map"

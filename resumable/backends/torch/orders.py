@@ -247,7 +247,7 @@ def torchs_order(loader: DataLoader[Any], sampler: Any, known: Order | None, opt
         own = loader.batch_sampler if sampler is None else sampler
         raise UnsupportedError(
             f'order="torch" was passed, but {type(own).__qualname__} determines the order of this DataLoader.\n'
-            'So there is no order of PyTorch to reproduce. Remove order="torch": the order is kept anyway.'
+            'PyTorch has no order to reproduce here. Remove order="torch": the order is kept anyway.'
         )
     if kind is SequentialSampler:
         assert known is not None
@@ -271,7 +271,7 @@ def _chained(loader: DataLoader[Any], sampler: Any, options: Options) -> Chained
     if generator is None:
         raise UnsupportedError(
             f'order="torch" was passed, but the {type(sampler).__qualname__} of this DataLoader has no generator. '
-            "PyTorch then seeds each epoch from the global RNG, which the training also uses.\n"
+            "PyTorch then seeds each epoch from the global RNG, which the training loop also uses.\n"
             "No seed reproduces that order. Pass generator=torch.Generator().manual_seed(0) to the DataLoader (or to "
             'the sampler, if it has one), or remove order="torch".'
         )

@@ -57,7 +57,7 @@ class ResumableSampler(DistributedSampler[int]):
     memory. Each epoch is split into global batches of `batch_size * num_replicas` positions, and each rank gets a
     contiguous part of each.
 
-    **What it counts.** A sampler only sees which indices are *requested*, not which are trained on. With
+    **Counting.** A sampler only sees which indices are *requested*, not which are trained on. With
     `num_workers > 0`, the `DataLoader` requests up to `num_workers * prefetch_factor` batches ahead. A plain
     `state_dict()` counts those as done, so they would be lost on resume. Pass the number of batches trained on,
     `state_dict(batches_done=...)`, or wrap the `DataLoader` with `resumable.wrap`, which counts them for you.

@@ -246,7 +246,7 @@ def _restarted(
     """Yield the items of an epoch, and restart workers that die.
 
     Args:
-        plan: where the epoch starts.
+        plan: the position at which the epoch starts.
         begin: runs workers from a plan on: the persistent ones, or new ones.
         policy: decides whether to restart.
         reuse: start with the persistent workers.
@@ -284,7 +284,7 @@ class Batches:
 
     Args:
         running: yields the workers' items in order.
-        plan: where the epoch starts.
+        plan: the position at which the epoch starts.
         meter: records the time that the workers needed for the yielded batches.
         peeks: number of items that are read ahead if a snapshot holds the canary of each worker's next samples.
             Otherwise 0.

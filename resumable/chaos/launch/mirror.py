@@ -58,7 +58,7 @@ class Mirror:
         self.left_out: list[str] = []
         self._without = None if without is None else without.resolve()
         self._folders: list[str] = []  # paths relative to the folder, here and below
-        self._copies: dict[str, tuple[int, int]] = {}  # modification time and size of each copied file
+        self._copies: list[str] = []
         self._links: list[str] = []
         self._inner: dict[str, str] = {}  # links within the folder, and where they lead
         self._look()
@@ -88,7 +88,7 @@ class Mirror:
                     waiting.append(name)
                 elif (stat := _stat_of(entry)) and stat.st_size <= min(_SMALL, _COPIED - copied):
                     copied += stat.st_size
-                    self._copies[name] = (stat.st_mtime_ns, stat.st_size)
+                    self._copies.append(name)
                 else:
                     self._links.append(name)
 
@@ -129,18 +129,24 @@ class Mirror:
             self._folders.remove(place)  # a program may search for such a name
         return folders
 
-    def build(self, work: Path) -> None:
+    def build(self, work: Path) -> dict[Path, tuple[int, int]]:
         """Create the mirror.
 
         Args:
             work: a folder that does not exist, in the directory of the case.
+
+        Returns:
+            The modification time and size of each copy, which is an input unless they change. A file in the folder may
+            grow from case to case: the output of the chaos run itself, for example.
         """
         work.mkdir()
+        inputs: dict[Path, tuple[int, int]] = {}
         for name in self._folders:
             (work / name).mkdir(parents=True)
         for name in self._copies:
             with suppress(OSError):  # it is gone, or may not be read
-                shutil.copy2(self.project / name, work / name)
+                stat = Path(shutil.copy2(self.project / name, work / name)).stat()
+                inputs[work / name] = (stat.st_mtime_ns, stat.st_size)
         for name in self._links:
             (work / name).symlink_to(os.path.realpath(self.project / name))
         for name, target in self._inner.items():
@@ -148,6 +154,7 @@ class Mirror:
         for path in self._siblings():  # `../data` exists next to the mirror
             with suppress(OSError):
                 (work.parent / path.name).symlink_to(path)
+        return inputs
 
     def _siblings(self) -> Iterator[Path]:
         with suppress(OSError):
@@ -158,10 +165,6 @@ class Mirror:
                     for path in found
                     if not path.name.startswith((".", "attempt-")) and path.name not in _NEXT_TO_IT
                 )
-
-    def untouched(self, work: Path) -> dict[Path, tuple[int, int]]:
-        """Return the copies in a mirror with their stamps, which are inputs unless they have changed since."""
-        return {work / name: stamp for name, stamp in self._copies.items()}
 
     def path(self, word: str, work: Path) -> str:
         """Return a word of the command, with a path in the project replaced with the path in its mirror.

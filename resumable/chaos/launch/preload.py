@@ -81,7 +81,7 @@ class Preload:
             server.close()
 
     def server(self, number: int) -> Server:
-        """Return the server for a launch, by the number of earlier launches; never the same as for the last one."""
+        """Return the server for the launch that follows this number of launches; never the one of the last launch."""
         return self._servers[number % len(self._servers)]
 
 

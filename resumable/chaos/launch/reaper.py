@@ -25,10 +25,10 @@ _SETTLING = 0.2  # seconds for a process that is being started to get its mark
 
 
 class Reaper:
-    """Kills the processes left by a chaos run; a `with` block around everything that launches commands.
+    """Kills the processes that a chaos run leaves; a `with` block around everything that launches commands.
 
     Attributes:
-        stopping: set when no command may run any longer; code that waits for one should give up.
+        stopping: set when no command may run any longer; code that waits for one should stop waiting.
     """
 
     def __init__(self) -> None:

@@ -46,6 +46,7 @@ CASE = "case.json"  # in the directory of each case, before anything else
 
 _SHOWN = 4000  # characters of a process's output
 _MORE = 2  # maximum number of additional launches without a fault; the first of them must finish
+_SLOWER = 20  # how many times as slow as expected a launch may be, as on a machine that is busy
 
 
 @dataclass(frozen=True, slots=True)
@@ -54,12 +55,13 @@ class Command:
 
     Args:
         words: the command and its arguments. `{dir}` is replaced with a directory, `{ranks}` with the number of ranks.
-        patience: seconds without progress after which a process counts as hanging.
+        patience: seconds without progress after which a process counts as hanging, if not `longest_silence`.
         grace: seconds from SIGTERM to SIGKILL.
         limit: time limit of one launch in seconds.
         preload: forks each launch; None to launch the command directly.
         ignore: patterns of files that are not compared.
         mirror: of the folder in which it runs; None for the current one.
+        silence: seconds for which the baseline run made no progress, at most; None until it has run.
     """
 
     words: tuple[str, ...]
@@ -69,6 +71,17 @@ class Command:
     preload: Preload | None = field(default=None, compare=False)
     ignore: tuple[str, ...] = ()
     mirror: Mirror = field(default_factory=lambda: Mirror(Path.cwd()), compare=False)
+    silence: float | None = None
+
+    @property
+    def longest_silence(self) -> float:
+        """Seconds without progress after which a process is killed.
+
+        A start that imports a framework is silent for seconds, and on a busy machine for minutes. The baseline run
+        shows for how long this program is silent. Before that, as long as the patience is expected.
+        """
+        expected = self.patience if self.silence is None else self.silence
+        return max(self.patience, _SLOWER * expected)
 
     def start(self, work: Path, ranks: int) -> list[str]:
         """Return the words of one launch in a mirror."""
@@ -87,15 +100,15 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         reaper: kills the processes if this process ends.
 
     Returns:
-        The record of each launch, including those by an agent in the command. The last one has finished, or failed on
-        its own.
+        The record of each launch, including restarts that an agent in the command made. The last one has finished, or
+        failed on its own.
 
     Raises:
         ConfigurationError: the command was stopped because it would have resumed or changed a real run.
     """
     directory.mkdir(parents=True)
     (directory / CASE).write_text(json.dumps({"command": command.words, **case.as_dict()}, indent=1))
-    command.mirror.build(directory / "work")
+    inputs = command.mirror.build(directory / "work")
     attempts: list[Attempt] = []
     damaged = False
     spoilt: Stamps = {}
@@ -120,7 +133,6 @@ def run_case(command: Command, case: Case, directory: Path, reaper: Reaper | Non
         if launch.fault is None or not fired:
             break
     rounded = any(log.world > EXACT for attempt in attempts for log in attempt.ranks.values())
-    inputs = command.mirror.untouched(directory / "work")
     appended = set[str]().union(*(attempt.appended for attempt in attempts))
     attempts[-1].left = take_inventory(
         directory,
@@ -171,6 +183,7 @@ def _run_launch(
     started = read_attempts(ledgers, len(before), number)
     attempt = started[-1]
     attempt.status, attempt.killed, attempt.orphans = status, killed, orphans
+    attempt.silence = watch.silence
     attempt.fired |= watch.struck
     attempt.output = output.read_text(errors="replace")[-_SHOWN:]
     return started
@@ -194,8 +207,9 @@ class _Watch:
     def __init__(self, command: Command, launch: Launch, ledgers: Path) -> None:
         self._command, self._launch, self._ledgers = command, launch, ledgers
         self._begun = self._alive = time.monotonic()
-        self._size = -1
+        self._size = 0
         self._looked = 0.0
+        self.silence = 0.0  # the longest one so far
         self.struck = False  # whether a fault from outside has happened
 
     def is_overdue(self) -> str:
@@ -205,6 +219,7 @@ class _Watch:
         self._looked = now
         size = sum(path.stat().st_size for path in self._ledgers.glob("*.jsonl"))
         size += (self._ledgers / "output.txt").stat().st_size
+        self.silence = max(self.silence, now - self._alive)
         if size != self._size:
             self._size, self._alive = size, now
         if now - self._begun > self._command.limit:
@@ -217,7 +232,7 @@ class _Watch:
             return f"it was still running {self._command.grace:.0f} s after SIGTERM"
         if waits := wait_for_the_dead(fault, now - self._alive, self._ledgers):
             return waits
-        patience = 2.0 if fault and fault.kind == "hang" and self._has_fired() else self._command.patience
+        patience = 2.0 if fault and fault.kind == "hang" and self._has_fired() else self._command.longest_silence
         return f"it made no progress for {patience:.0f} s" if now - self._alive > patience else ""
 
     def _has_fired(self) -> bool:

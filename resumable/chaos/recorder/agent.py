@@ -209,7 +209,7 @@ _SPARE = 1 << 20  # bytes that can still be allocated when memory runs out
 
 
 class ChaosError(RuntimeError):
-    """Raised on purpose by a chaos run."""
+    """A chaos run raises it on purpose."""
 
 
 def _kill() -> None:

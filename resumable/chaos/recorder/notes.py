@@ -10,6 +10,7 @@ import sys
 from contextlib import suppress
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, Protocol
+from weakref import ref
 
 from resumable import rng
 from resumable._inspect.states import find_states
@@ -220,6 +221,9 @@ def count_trained() -> int | None:
     return sum(found.values()) if found else None
 
 
+_CHECKPOINTS = {"saved", "restored", "wrote"}  # events
+
+
 def _weights_of(one: Any) -> list[Any]:
     if groups := getattr(one, "param_groups", None):
         return [weight for group in groups for weight in group["params"]]
@@ -227,33 +231,39 @@ def _weights_of(one: Any) -> list[Any]:
 
 
 class Updates:
-    """Records the weights and the state of each PyTorch optimizer at its first step after a checkpoint.
+    """Records each step of the PyTorch optimizers; at the first one after a checkpoint, also weights and states.
 
     Args:
-        write: records an event, given its kind and fields.
+        write: records an event from kind and fields.
         stands: returns the position of each loader.
     """
 
     def __init__(self, write: Callable[..., None], stands: Callable[[], list[dict[str, Any]]]) -> None:
         self._write, self._stands = write, stands
-        self._hooked = False
+        self._hooked = self._begun = False
         self._after: list[dict[str, Any]] = []
         self._numbers: dict[int, int] = {}
+        self._known: list[Any] = []  # weak references, in the order of their numbers
         self._seen: set[int] = set()
+        self._backward: set[int] = set()  # optimizers whose weights received gradients since the checkpoint
+        self._hooks: list[Any] = []
 
     def come_by(self, kind: str, fields: dict[str, Any]) -> None:
         """Handle an event; after a checkpoint, the next steps of the optimizers are recorded."""
         if kind == "renamed":
             self._rename(fields["series"], fields["store"])
-        if kind not in {"saved", "restored", "wrote"} or fields["step"] is None or fields.get("aside"):
-            return
-        if not self._hooked and "torch" in sys.modules:
+        self._begun |= kind == "batch"
+        if not self._hooked and kind in {"batch", *_CHECKPOINTS} and "torch" in sys.modules:
             from torch.optim.optimizer import register_optimizer_step_pre_hook  # noqa: PLC0415  # already imported
 
             register_optimizer_step_pre_hook(self._step)
             self._hooked = True
+        if kind not in _CHECKPOINTS or fields["step"] is None or fields.get("aside"):
+            return
         if self._seen:
             self._after, self._seen = [], set()
+        if is_in_order():
+            self._await_gradients()
         after = "restored" if kind == "restored" else "saved"
         self._after.append({"after": after, "store": fields["store"], "step": fields["step"]})
 
@@ -262,14 +272,39 @@ class Updates:
             if after["after"] == "saved" and after["store"] == old:
                 after["store"] = new
 
+    def _await_gradients(self) -> None:
+        """Notice which optimizers' weights receive gradients after a checkpoint: a save may precede the step."""
+        self._forget_gradients()
+        for number, reference in enumerate(self._known):
+
+            def note(_: Any, number: int = number) -> None:
+                self._backward.add(number)
+
+            optimizer = reference()
+            for weight in _weights_of(optimizer) if optimizer is not None else ():
+                with suppress(Exception):  # it receives none
+                    self._hooks.append(weight.register_post_accumulate_grad_hook(note))
+
+    def _forget_gradients(self) -> None:
+        for hook in self._hooks:
+            hook.remove()
+        self._hooks, self._backward = [], set()
+
     def _step(self, optimizer: Any, *_: Any) -> None:
         number = self._numbers.setdefault(id(optimizer), len(self._numbers))
+        if number == len(self._known):
+            self._known.append(ref(optimizer))
+        if self._begun:  # a program may warm up before its first batch
+            self._write("stepped")
         if number in self._seen:
             return
         self._seen.add(number)
         if self._after and (found := _look(optimizer)):
+            about = {"optimizer": number, "backward": number in self._backward, **found, "stands": self._stands()}
             for after in self._after:
-                self._write("update", **after, optimizer=number, **found, stands=self._stands())
+                self._write("update", **after, **about)
+        if len(self._seen) == len(self._known):
+            self._forget_gradients()
 
 
 def _look(optimizer: Any) -> dict[str, Any]:

@@ -9,7 +9,7 @@ from itertools import chain, islice, pairwise
 from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._content import split
-from resumable.chaos.verify.checks import apart
+from resumable.chaos.verify.checks import apart, find_remaining
 from resumable.chaos.verify.files import compare_files, few, find_in_place
 from resumable.chaos.verify.history import (
     compared,
@@ -22,6 +22,7 @@ from resumable.chaos.verify.history import (
     main_of,
     ordinal,
     prefixes,
+    same_step,
     saves_of,
     steps_of,
     without_a_place,
@@ -102,7 +103,13 @@ CAUSES = (
         "loader one batch late",
         "place later",
         "after a resume the loader's position is {place later} later than the weights: its state is probably saved too "
-        "late, after the next batch was fetched; a resume then skips that batch",
+        "late, after the next batch was fetched; a resume then skips that batch. Take the state before that fetch",
+    ),
+    _cause(
+        "loader one batch late",
+        "epoch ended",
+        "{epoch ended} is the number of an epoch whose end is already in the loader's state, so a resume trains one "
+        "epoch more: the state is probably taken after the loop fetched ahead. Take it before that fetch",
     ),
     _cause(
         "step counter not restored",
@@ -255,6 +262,8 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 # no place             a launch got a checkpoint without the state of a loader, and trained
 # place earlier, later a checkpoint has a different position of the loader than the baseline run at the same step; or a
 #                      file saved at the same position has counters of earlier or later steps (`signs_of_counts`)
+# epoch ended          launches train on a later epoch than the baseline run, and resumed from a checkpoint in which the
+#                      loader is at the start of an epoch, while a counter of epochs has the number of the one before
 # other place          a loader resumed at a position that is in no checkpoint with the loaded weights
 # counts backwards     a store rejected a step
 # other content        samples with the same indices as in the baseline run have different content
@@ -287,8 +296,8 @@ def find_cause(signs: dict[str, str]) -> Cause | None:
 def find_signs(baseline: Attempt, attempts: Sequence[Attempt], violations: Mapping[str, str]) -> dict[str, str]:
     """Return the values of the signs that are present, in words."""
     finders = (
-        *(_signs_of_ranks, _signs_of_places, _signs_of_other_places, signs_of_counts, _signs_of_order),
-        *(_signs_of_data, _signs_of_updates, _signs_of_first_batches, _signs_of_parts),
+        *(_signs_of_ranks, _signs_of_places, _signs_of_epochs, _signs_of_other_places, signs_of_counts),
+        *(_signs_of_order, _signs_of_data, _signs_of_updates, _signs_of_first_batches, _signs_of_parts),
     )
     signs = dict(chain.from_iterable(finder(baseline, attempts) for finder in finders))
     if names := [name for name, over in find_in_place(baseline, attempts).items() if over]:
@@ -337,6 +346,29 @@ def _shifted(by: int) -> Iterator[tuple[str, str]]:
         yield ("place later" if by > 0 else "place earlier"), f"{abs(by)} batch{'es' * (abs(by) > 1)}"
 
 
+def _signs_of_epochs(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
+    main, lengths = main_of(baseline), lengths_of(baseline)
+    if not any(key[0] == main and key[1].epoch > max(lengths) for attempt in attempts for key in steps_of(attempt)):
+        return
+    for _, log, healthy in _pairs(baseline, attempts):
+        for save in log.resumed:
+            ends = [place.epoch - 1 for place in healthy.held.get(save, ())[main : main + 1] if not place.step]
+            parts = healthy.parts.get(save, [{}])[-1]
+            counters = [path for path in sorted(parts) if [parts[path]] == [str(end) for end in ends]]
+            yield from (("epoch ended", path) for path in counters if _counts_epochs(path, healthy, main))
+
+
+def _counts_epochs(path: str, healthy: RankLog, main: int) -> bool:
+    """Return whether a part of each checkpoint within an epoch is the number of that epoch."""
+    within = {
+        (str(place.epoch), healthy.parts[save][-1].get(path))
+        for save, places in healthy.held.items()
+        for place in places[main : main + 1]
+        if place.step and healthy.parts.get(save)
+    }
+    return len(within) > 1 and all(number == text for number, text in within)
+
+
 def _signs_of_other_places(_: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
     if found := first_elsewhere(attempts):
         yield "other place", str(found.start)
@@ -360,38 +392,55 @@ def _signs_of_data(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[t
 
 
 def _signs_of_updates(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[str, str]]:
-    for by in steps_apart(baseline, attempts):
-        yield from _shifted(by)
     main, lengths = main_of(baseline), lengths_of(baseline)
+    remaining = find_remaining(baseline, attempts)
+    lost = remaining.expected - remaining.found if remaining else 0
+    for by in steps_apart(baseline, attempts):
+        yield from _shifted(lost if lost * by > 0 else by)
+    if remaining and not remaining.found:  # it did no step: was it already after the batch of the next one?
+        began, stands = [log.loaded.get(main) for log in attempts[-1].ranks.values()], remaining.first.stands[main:]
+        if began and began[0] and stands and ordinal(began[0], lengths) >= ordinal(stands[0], lengths):
+            yield from _shifted(lost)
     for number, log, healthy in _pairs(baseline, attempts):
-        expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
-        for found in log.updates:
-            if found.resumed and (found.save, found.optimizer) in expected:
-                other = expected[found.save, found.optimizer]
-                stands = other.stands[main : main + 1]
-                if stands and stands[0] in healthy.held.get(found.save, ()):
+        for found in (one for one in log.updates if one.resumed):
+            if (other := same_step(healthy, found)) is not None:
+                if _is_between(other, healthy, main):
                     yield "step after the save", f"step {found.save[1]}"
                 yield from _compare_updates(str(number), found, other, healthy)
-        for other in expected.values():
+        for other in (one for one in healthy.updates if not one.resumed):
             ends = other.stands[main : main + 1], healthy.held.get(other.save, ())[main : main + 1]
             if all(ends) and ordinal(ends[0][0], lengths) - ordinal(ends[1][0], lengths) > 1:
                 yield "accumulation", f"step {other.save[1]}"
 
 
+def _is_between(update: Update, healthy: RankLog, main: int) -> bool:
+    """Return whether a checkpoint of the baseline run was saved after a batch, and before the step with its gradients.
+
+    Its loader is then where it was saved, as after a save that follows the fetch of the next batch.
+    """
+    stands = update.stands[main : main + 1]
+    return bool(stands) and stands[0] in healthy.held.get(update.save, ()) and not update.backward
+
+
 def steps_apart(baseline: Attempt, attempts: Sequence[Attempt]) -> set[int]:
     """Return by how many batches the loader was apart at the first optimizer steps after a resume, with equal weights.
 
-    A save between a batch and its step is left out: its loader is where it was saved.
+    The end of an epoch counts as a batch, because a loop that fetches ahead may have reached it. A save between a
+    batch and its step is left out.
     """
     main, lengths, apart_by = main_of(baseline), lengths_of(baseline), set()
+
+    def fetches(update: Update) -> int:
+        place = update.stands[main]
+        return ordinal(place, lengths) + sum(epoch < place.epoch for epoch in lengths)
+
     for _, log, healthy in _pairs(baseline, attempts):
-        expected = {(one.save, one.optimizer): one for one in healthy.updates if not one.resumed}
         for found in (one for one in log.updates if one.resumed and len(one.stands) > main):
-            other = expected.get((found.save, found.optimizer))
+            other = same_step(healthy, found)
             if other is None or len(other.stands) <= main or found.weights != other.weights:
                 continue
-            if other.stands[main] not in healthy.held.get(found.save, ()):
-                apart_by.add(ordinal(found.stands[main], lengths) - ordinal(other.stands[main], lengths))
+            if not _is_between(other, healthy, main):
+                apart_by.add(fetches(found) - fetches(other))
     return apart_by
 
 

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from pathlib import PurePath
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, NamedTuple
 
 from resumable._content import split
 from resumable.chaos.digests import SEPARATOR
@@ -15,6 +15,7 @@ from resumable.chaos.verify.history import (
     effective_history,
     first_elsewhere,
     is_resized,
+    same_step,
     steps_of,
     without_a_place,
 )
@@ -23,7 +24,7 @@ from resumable.errors import ConfigurationError
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterator, Sequence
 
-    from resumable.chaos.ledger import Attempt, StepRef
+    from resumable.chaos.ledger import Attempt, Save, StepRef, Update
     from resumable.chaos.plan import Case
     from resumable.chaos.verify.history import Key, Step
 
@@ -34,11 +35,13 @@ __all__ = [
     "apart",
     "check",
     "check_restarts",
+    "find_remaining",
     "from_the_newest",
     "ranks_agree",
     "same_checkpoints",
     "same_place",
     "same_shares",
+    "same_steps",
     "true_states",
 ]
 
@@ -50,7 +53,7 @@ def check(case: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> dict[st
     """Run all checks.
 
     Returns:
-        What broke each promise, by the check's name; empty if all hold.
+        A dict from the name of a check to the reason why it failed; empty if every promise was kept.
     """
     found = {name: one(case, baseline, attempts) for name, one in CHECKS.items()}
     return {name: text for name, text in found.items() if text}
@@ -69,7 +72,7 @@ def true_states(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
 
 
 def same_place(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
-    """A loader resumes at a position from the checkpoint that the weights come from."""
+    """A loader resumes at a position from the same checkpoint as the weights."""
     if (found := first_elsewhere(attempts)) is None:
         return ""
     places = ", ".join(map(str, sorted(found.expected)))
@@ -106,7 +109,7 @@ def atomic_saves(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str
     """A checkpoint does not overwrite the previous one in place, so a kill during a save loses neither."""
     survived = find_survived(attempts)
     names = [name for name, over in find_in_place(baseline, attempts).items() if over and name not in survived]
-    return f"{', '.join(sorted(names))} is overwritten in place, and read by the next launch" if names else ""
+    return f"{', '.join(sorted(names))} is overwritten in place, and the next launch reads it" if names else ""
 
 
 def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -118,7 +121,7 @@ def same_checkpoints(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     return ""
 
 
-# Agreement of the ranks: where they resume, and which batches they receive.
+# Agreement of the ranks: their positions after a resume, and the batches that they receive.
 
 
 def ranks_agree(_: Case, __: Attempt, attempts: Sequence[Attempt]) -> str:
@@ -140,7 +143,7 @@ def apart(attempt: Attempt) -> Iterator[str]:
 
 
 def _places(log: RankLog, loader: int) -> list[StepRef]:
-    """Return the positions to which states moved a loader; where it started, if this rank loaded none."""
+    """Return the positions to which states moved a loader; its first position, if this rank loaded none."""
     return log.went.get(loader, []) if log.went else [log.begun[loader]]
 
 
@@ -231,8 +234,71 @@ def each_sample_once(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) ->
     return ""
 
 
+def same_steps(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
+    """After a checkpoint, the last launch steps its optimizers as often as the baseline run did after the same one.
+
+    A loop that fetches ahead loses the step of a batch that its loader's state counts, although no batch is missing.
+    """
+    if (one := find_remaining(baseline, attempts)) is None or one.found == one.expected:
+        return ""
+    steps = f"the checkpoint of step {one.save[1]} was followed by {one.found} steps of the optimizers"
+    return f"in launch {attempts[-1].number}, {steps}, but by {one.expected} in the baseline run"
+
+
+class Remaining(NamedTuple):
+    """How often the optimizers stepped after a checkpoint.
+
+    Args:
+        save: the checkpoint, from which the last launch resumed.
+        found: number of steps of that launch.
+        expected: number of steps in the baseline run.
+        first: the first of these.
+    """
+
+    save: Save
+    found: int
+    expected: int
+    first: Update
+
+
+def find_remaining(baseline: Attempt, attempts: Sequence[Attempt]) -> Remaining | None:
+    """Count the steps of the optimizers after the last resume.
+
+    Returns:
+        None if the last launch did not finish, or did not continue from a checkpoint with the weights of the baseline
+        run, or if that is unknown.
+    """
+    last = attempts[-1]
+    if last.status != 0 or last.killed or is_resized(last, baseline):
+        return None
+    for rank, log in last.ranks.items():
+        healthy = baseline.ranks.get(rank, RankLog(rank, 1))
+        for one in (one for one in log.updates if one.resumed):
+            other = same_step(healthy, one)
+            if other is not None and other.weights == one.weights:
+                return Remaining(one.save, log.stepped - one.before, healthy.stepped - other.before, other)
+        if not log.stepped and (known := _known_steps(log, healthy)):
+            first = max(known, key=lambda one: one.before)
+            return Remaining(first.save, 0, healthy.stepped - first.before, first)
+    return None
+
+
+def _known_steps(log: RankLog, healthy: RankLog) -> list[Update]:
+    """Return the steps of the baseline run after the checkpoints that a launch read.
+
+    Nothing if no step followed a save of one of them: the launch may have nothing left to do.
+    """
+    found: list[Update] = []
+    for save in log.resumed:
+        after = [one for one in healthy.updates if one.save == save and not one.resumed and not one.optimizer]
+        if len(after) != len(healthy.parts.get(save, ())):
+            return []
+        found += after
+    return found
+
+
 def same_weights(_: Case, baseline: Attempt, attempts: Sequence[Attempt]) -> str:
-    """The final weights equal those of the baseline run, bit for bit; above two ranks, up to rounding."""
+    """The final weights equal the baseline run's, bit for bit; above two ranks, up to rounding."""
     if any(is_resized(attempt, baseline) for attempt in attempts):
         return ""
     expected = {log.weights for log in baseline.ranks.values()}
@@ -257,6 +323,7 @@ CHECKS: dict[str, Callable[[Case, Attempt, Sequence[Attempt]], str]] = {
     "same content": same_content,
     "whole history": whole_history,
     "each sample once": each_sample_once,
+    "same steps": same_steps,
     "true states": true_states,
     "same place": same_place,
     "ranks agree": ranks_agree,

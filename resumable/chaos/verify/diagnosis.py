@@ -128,7 +128,7 @@ _SUMMARIES = {
     "first parts",
     "weights alone",
     "tensors",
-}  # summaries, which are no evidence of a second cause
+}  # summaries, which do not prove a second cause
 
 
 def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], every: set[str]) -> str:
@@ -137,7 +137,7 @@ def leave_out(cause: Cause, signs: Mapping[str, str], first: Mapping[str, int], 
     Args:
         cause: the likely one.
         signs: all signs.
-        first: the first step at which a part differs, by its path.
+        first: from the path of a part to the first step at which it differs.
         every: paths of all parts.
 
     Returns:

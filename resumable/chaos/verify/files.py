@@ -1,4 +1,4 @@
-"""Compares the files at the end of a run with those of the baseline run."""
+"""Compares the files at the end of a run with the baseline run's."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The steps in the weights: for each step, the last attempt that was not undone by a resume."""
+"""The steps in the weights: for each step, the last attempt that no resume has undone."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from resumable.chaos.plan import main_loader
 if TYPE_CHECKING:
     from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 
-    from resumable.chaos.ledger import Attempt, Batch, Save, StepRef
+    from resumable.chaos.ledger import Attempt, Batch, RankLog, Save, StepRef, Update
 
 
 __all__ = [
@@ -34,6 +34,7 @@ __all__ = [
     "ordinal",
     "prefixes",
     "retrained",
+    "same_step",
     "saves_of",
     "steps_of",
     "without_a_place",
@@ -103,6 +104,16 @@ def begun(attempt: Attempt) -> dict[int, StepRef]:
         for loader, place in log.begun.items():
             places[loader] = min(places.get(loader, place), place)
     return places
+
+
+def same_step(healthy: RankLog, found: Update) -> Update | None:
+    """Return the first step of an optimizer after the same checkpoint in the baseline run.
+
+    A file may be saved several times at a position of its loader; then the step with the same weights counts.
+    """
+    known = (one for one in healthy.updates if not one.resumed)
+    after = [one for one in known if (one.save, one.optimizer) == (found.save, found.optimizer)]
+    return next((one for one in after if one.weights == found.weights), after[-1] if after else None)
 
 
 class Elsewhere(NamedTuple):
@@ -178,7 +189,7 @@ def evaluating(baseline: Attempt | None, attempts: Sequence[Attempt]) -> frozens
 
 
 def retrained(attempts: Sequence[Attempt], leaving_out: frozenset[int] = frozenset()) -> int:
-    """Count the steps that were trained on more than once, except those of some loaders."""
+    """Count the steps that were trained on more than once, without some loaders."""
     keys = [key for attempt in attempts for key in steps_of(attempt) if key[0] not in leaving_out]
     return len(keys) - len(set(keys))
 
@@ -192,7 +203,7 @@ class Compared(NamedTuple):
     Args:
         start: number of the launch.
         save: name of the store, and the step.
-        found: text of each part, by its path.
+        found: from path to text of each part.
         expected: the same in the baseline run, for each time that the step was saved there.
     """
 
@@ -252,7 +263,7 @@ def count_compared(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[int,
 
 
 def compared_files(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
-    """Return whether the last content of each saved file was compared, by its path in the case."""
+    """Return a dict from path in the case: whether the last content of that saved file was compared."""
     is_known = _known(baseline)
     files: dict[str, bool] = {}
     for attempt in attempts:
@@ -292,7 +303,7 @@ def _saves(baseline: Attempt, attempts: Sequence[Attempt]) -> Iterator[tuple[Att
         yield from ((attempt, save) for save in saves if save[0] not in drafts)
 
 
-# The role of a part of a checkpoint, judged by its neighbors: schedulers, scalers and optimizers use fixed names.
+# The role of a part of a checkpoint, judged from its neighbors: schedulers, scalers and optimizers use fixed names.
 
 # The role, a name that only such a state has, and the parts of it that depend only on the number of steps.
 _ROLES = {

@@ -52,7 +52,7 @@ class Outcome:
         case: the faults.
         directory: with all records; it exists only if a promise was broken.
         attempts: the record of each launch; empty in most cases of a large campaign.
-        violations: what broke a promise, by the name of the check.
+        violations: from the name of a check to the reason why it failed.
         starts: number of launches.
         fired: number of faults that happened.
         retrained: steps after the last checkpoint, which were trained on again.
@@ -61,7 +61,7 @@ class Outcome:
         compared: number of checkpoints that were compared with the baseline run.
         uncompared: number of those that were not, because no baseline run saved at their step.
         files: for each file that the script saved itself, whether its last content was compared, by path.
-        in_place: files that were written in place and read by a later launch, and whether an older content was lost.
+        in_place: files that were written in place and that a later launch read, and whether an older content was lost.
         survived: files that a launch left half-written, although the command still finished.
         unnamed: number of saves to no file or at an unknown step, which are not compared.
         read: files outside the directory that `torch.load` read.
@@ -175,7 +175,7 @@ class Results:
         notes: what is not compared in every detail, in words.
         outcomes: the cases, in the order of the plan.
         directory: of the campaign.
-        options: the arguments of the campaign, by name.
+        options: from name to argument of the campaign.
         seconds: duration.
         impossible: kinds of faults that cannot happen in this run, and why.
         ignore: patterns of files that are not compared.

@@ -214,7 +214,7 @@ _END: Any = object()
 
 
 class _OpenLoop:
-    """Registers a loop in the accelerator as long as it is open, so the accelerator sees its end."""
+    """Registers a loop in the accelerator while it is open, so the accelerator sees its end."""
 
     def __init__(self, accelerator: Any, loader: PreparedLoader) -> None:
         self._accelerator, self._loader = accelerator, loader

@@ -588,7 +588,7 @@ class LoaderView:
         return True
 
     def __repr__(self) -> str:
-        return f"<{self._stream.loader!r}, held by the Trainer>"
+        return f"<{self._stream.loader!r} in a Trainer>"
 
     def __getattr__(self, name: str) -> Any:
         """Return an attribute of the Loader.

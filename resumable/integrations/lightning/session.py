@@ -434,7 +434,7 @@ class LoaderCalls:
         epoch, step, before = trainer.current_epoch, trainer.global_step, rng.capture()
         made = make()
         unchanged = digest_of(before()) == digest_of(rng.state_dict())
-        # Lightning notes a validation reload before this call, and a training reload after it.
+        # Lightning notes a reload for validation before this call, and one for training after it.
         reloaded_at = epoch if self._loop == "train" else private.reloaded_at(trainer, self._loop)
         self.last = LoaderCall(epoch, step, reloaded_at, None if unchanged else before())
         return made

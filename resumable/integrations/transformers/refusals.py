@@ -62,7 +62,7 @@ def _check_tried(trainer: Any) -> None:
 
 
 def refuse_options(options: Mapping[str, Any]) -> None:
-    """Check that there are no options of `wrap` for a Loader, which is already wrapped.
+    """Check that `prepare` got no options of `wrap` with a Loader, which is already wrapped.
 
     Raises:
         ConfigurationError: there are some.

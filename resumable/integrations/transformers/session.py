@@ -336,7 +336,7 @@ class Session:
 
 
 def _state_at_start(loader: Loader[Any]) -> dict[str, Any]:
-    """Return the state of a Loader at epoch 0, step 0, where a run of the Trainer starts.
+    """Return the state of a Loader at epoch 0, step 0: the position at which a run of the Trainer starts.
 
     Raises:
         ConfigurationError: the Loader is at a different position.
