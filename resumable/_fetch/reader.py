@@ -65,14 +65,14 @@ class Reader:
 
     Args:
         source: has `source[index]`.
-        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch. If
-            RNGs are passed, it takes the one of the batch as well.
+        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch.
         randomness: how often the global RNGs are seeded, or whether RNGs are passed.
         together: read all samples of a request with one call of `source.__getitems__`; the RNGs are then
             seeded once per batch.
         seeding: what is known about the RNGs that the source uses.
         recorder: records which sample is being read, if each is read separately.
         passes: reads a sample of the source from its index and its RNG; None if the source takes no RNG.
+        mixes: `collate` takes the RNG of the batch as well.
     """
 
     source: Any
@@ -82,6 +82,7 @@ class Reader:
     seeding: Seeding = field(default_factory=Seeding)
     recorder: Recorder | None = None
     passes: Callable[[Any, SampleRNG], Any] | None = None
+    mixes: bool = False
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request, and restore the global RNGs afterwards."""
@@ -123,7 +124,7 @@ class Reader:
         try:
             read = _read_plainly if self.passes is None else partial(_read_passing, request, rng)
             samples = self._samples(request, read)
-            return self._collated(samples, rng.at(request.batch_key))
+            return self._collated(samples, rng.at(request.batch_key)) if self.mixes else self._collated(samples)
         finally:
             return_rng(rng)
 

@@ -148,7 +148,7 @@ _USED_UP = 4  # the buffer is; so it is after a Philox was created
 
 
 def _set_memory_of(bits: np.random.Philox) -> Callable[[int], object]:
-    """Return a function that sets the state to the beginning of a key."""
+    """Return a function that sets the state to the start of a key."""
     begin = bits.ctypes.state_address + 8 * _POINTERS
     memory = (ctypes.c_ubyte * _STATE.size).from_address(begin)
     return partial(_STATE.pack_into, memory, 0, _USED_UP)

@@ -155,7 +155,7 @@ def make(environment: Environment, torch: list[str]) -> None:
     say(f"making {environment.folder.name}")
     run(python, "-m", "venv", "--clear", environment.folder)
     kept = pins(environment)
-    if environment.torch:  # first and by itself, so that its build is chosen once
+    if environment.torch:  # first and alone, so its build is chosen once
         install(environment, *torch, constraints=kept)
         kept.append(f"torch=={versions(environment)['torch']}")  # no package may replace it
         install(environment, *TEST_TOOLS, f"--editable=.[{','.join(FRAMEWORKS)}]", constraints=kept)
