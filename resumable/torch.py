@@ -213,7 +213,9 @@ class StatefulDataLoader(DataLoader[T_co]):
         elif not streams:
             batching["sampler"] = sampler
         arguments = dict(zip(_CHANGEABLE, self._arguments(), strict=False))
-        given = {name: one for name, one in (("seed", self.seed), ("world", self.world)) if one is not None}
+        given: dict[str, Any] = {
+            name: one for name, one in (("seed", self.seed), ("world", self.world)) if one is not None
+        }
         given |= self.options
         if self.order != "feistel" and not streams:
             given["order"] = "torch"  # a sampler of torchdata means its own order

@@ -23,7 +23,8 @@ class Model(pl.LightningModule):
 
     def training_step(self, batch: Any, _: int) -> torch.Tensor:
         self.seen.append(batch[0].tolist())
-        return (self.weight * batch[1]).pow(2).mean()
+        loss: torch.Tensor = (self.weight * batch[1]).pow(2).mean()
+        return loss
 
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), 0.1)
@@ -31,7 +32,8 @@ class Model(pl.LightningModule):
 
 @pytest.mark.parametrize("in_module", [False, True])
 def test_options_stay(in_module: bool) -> None:
-    model, options = Model(), {"identity": "noisy", "checks": "none"}
+    model = Model()
+    options: dict[str, Any] = {"identity": "noisy", "checks": "none"}
 
     def make() -> StatefulDataLoader[Any]:
         return StatefulDataLoader(Noisy(), 4, shuffle=True, after_last="next", **options)

@@ -476,7 +476,7 @@ def test_other_data_continues_if_it_is_not_strict() -> None:
 @pytest.mark.parametrize("own", [{"seed": 3}, {"generator": 3}, {}])
 def test_wrap_reads_what_it_was_made_of(own: dict[str, Any]) -> None:
     """With its options, and by index: any number of ranks, and a seed that nobody passed is in the states."""
-    options = {name: seeded() if name == "generator" else number for name, number in own.items()}
+    options: dict[str, Any] = {name: seeded() if name == "generator" else number for name, number in own.items()}
     plain = DataLoader(Noisy(), 3, shuffle=True, generator=options.get("generator"))
     torch.manual_seed(1)
     expected = resumable.wrap(plain, tail="drop", seed=options.get("seed"))
@@ -496,7 +496,7 @@ def test_wrap_reads_what_it_was_made_of(own: dict[str, Any]) -> None:
 
 def test_wrap_keeps_the_loop_of_a_subclass() -> None:
     class Doubled(StatefulDataLoader[Any]):
-        def __iter__(self) -> Iterator[Any]:
+        def __iter__(self) -> Any:
             return iter([batch[0] * 2 for batch in super().__iter__()])
 
     assert next(iter(resumable.wrap(Doubled(Noisy(), 3)))).tolist() == [0, 2, 4]
