@@ -52,6 +52,7 @@ test-long: lint types docs  ## every test, whole grids included; run before each
 	$(call say,done)
 
 # Environments .venv-matrix-*, made by pip. What cannot be installed is named on the page; with COMPLETE=1 it fails.
+test-matrix: TORCH = torch
 test-matrix:  ## a part of the tests with old and new Pythons and packages; writes docs/reference/versions.md
 	$(call say,test-matrix: old and new versions of Python and of the packages)
 	@PYTHONPATH=. $(PYTHON) tests/versions/support_matrix.py $(if $(COMPLETE),--complete) $(TORCH)

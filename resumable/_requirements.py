@@ -23,7 +23,7 @@ class Versions(NamedTuple):
 VERSIONS = {
     "numpy": Versions("1.24", "2.5"),
     "fsspec": Versions("2023.5.0", "2026.9.0"),
-    "torch": Versions("2.6", "2.13"),
+    "torch": Versions("2.6", "2.14"),
     "pytorch-lightning": Versions("2.5", "2.6.6"),
     "lightning": Versions("2.5", "2.6.6"),
     "accelerate": Versions("1.10", "1.15"),

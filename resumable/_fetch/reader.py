@@ -21,13 +21,17 @@ from resumable.failpoints import point
 from resumable.protocols import Upcoming
 
 if TYPE_CHECKING:
-    from collections.abc import Callable, Iterator, Sequence
+    from collections.abc import Callable, Iterable, Iterator, Sequence
+    from typing import TypeAlias
 
     from resumable._fetch.order import Order
     from resumable._flight import Recorder
     from resumable._randomness.keys import Randomness
     from resumable._randomness.passed import SampleRNG
     from resumable.protocols import Request
+
+    _Passes: TypeAlias = Callable[[Any, SampleRNG], Any] | None
+    _Read: TypeAlias = Callable[[Iterator[Any], Any, _Passes], list[Any]]  # of indices, a source, and its `passes`
 
 __all__ = ["Reader", "indices_of", "no_end", "prefetch", "upcoming_of"]
 
@@ -61,14 +65,14 @@ class Reader:
 
     Args:
         source: has `source[index]`.
-        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch. If
-            RNGs are passed, it takes the one of the batch as well.
+        collate: makes a batch from a list of samples. With None, each request has one sample, which is the batch.
         randomness: how often the global RNGs are seeded, or whether RNGs are passed.
         together: read all samples of a request with one call of `source.__getitems__`; the RNGs are then
             seeded once per batch.
         seeding: what is known about the RNGs that the source uses.
         recorder: records which sample is being read, if each is read separately.
         passes: reads a sample of the source from its index and its RNG; None if the source takes no RNG.
+        mixes: `collate` takes the RNG of the batch as well.
     """
 
     source: Any
@@ -78,6 +82,7 @@ class Reader:
     seeding: Seeding = field(default_factory=Seeding)
     recorder: Recorder | None = None
     passes: Callable[[Any, SampleRNG], Any] | None = None
+    mixes: bool = False
 
     def read_isolated(self, request: Request) -> Any:
         """Read a request, and restore the global RNGs afterwards."""
@@ -95,7 +100,7 @@ class Reader:
         point("worker.read", request)
         if self.randomness == "off":
             self._prefetch(request)
-            return self._collated(self._samples(request, None))
+            return self._collated(self._samples(request, _read_plainly))
         if self.randomness == "passed":
             return self.seeding.watched(partial(self._passed, request), request.epoch)
         read_all = partial(self._seeded, request, request.batch_key)
@@ -107,7 +112,7 @@ class Reader:
         per_sample = self.randomness == "sample"
         if not per_sample or self.together:
             seed(batch_key & bits)
-        samples = self._samples(request, (seed, bits) if per_sample else None)
+        samples = self._samples(request, partial(_read_seeded, request, seed, bits) if per_sample else _read_plainly)
         if per_sample and self.collate is not None:
             seed(batch_key & bits)
         return self._collated(samples)
@@ -117,8 +122,9 @@ class Reader:
         self._prefetch(request)
         rng = borrow_rng()
         try:
-            samples = self._samples(request, None if self.passes is None else (rng.at, _ALL_BITS))
-            return self._collated(samples, rng.at(request.batch_key))
+            read = _read_plainly if self.passes is None else partial(_read_passing, request, rng)
+            samples = self._samples(request, read)
+            return self._collated(samples, rng.at(request.batch_key)) if self.mixes else self._collated(samples)
         finally:
             return_rng(rng)
 
@@ -130,38 +136,15 @@ class Reader:
     def _collated(self, samples: list[Any], *rng: SampleRNG) -> Any:
         return samples[0] if self.collate is None else no_end("collate", self.collate, samples, *rng)
 
-    def _samples(self, request: Request, seeder: tuple[Callable[[int], object], int] | None) -> Any:
-        """Read the samples. If each is read separately, seed before it, or pass it what the seeder returns."""
+    def _samples(self, request: Request, read: _Read) -> Any:
+        """Read the samples, with a function if each is read separately."""
         indices = indices_of(request)
         if self.together:
             return self._together(indices)
         if self.recorder is None:
-            return self._apart(request, indices, seeder, self.source, self.passes)
+            return _apart(read, indices, self.source, self.passes)
         with self.recorder.noting(self.source, self.passes) as (source, passes):
-            return self._apart(request, indices, seeder, source, passes)
-
-    def _apart(
-        self,
-        request: Request,
-        indices: list[Any],
-        seeder: tuple[Callable[[int], Any], int] | None,
-        source: Any,
-        passes: Callable[[Any, SampleRNG], Any] | None,
-    ) -> list[Any]:
-        left = iter(indices)
-        try:
-            if seeder is None:
-                return [source[index] for index in left]
-            seed, bits = seeder
-            keys = (request.keys & np.uint64(bits)).tolist()
-            if passes is not None:
-                return [passes(index, seed(key)) for index, key in zip(left, keys, strict=True)]
-            return [source[index] for index, key in zip(left, keys, strict=True) if seed(key)]
-        except StopIteration as error:
-            raise ended_inside(_name_of(_last_of(indices, left))) from error
-        except Exception as error:
-            note(error, _name_of(_last_of(indices, left)))
-            raise
+            return _apart(read, indices, source, passes)
 
     def _together(self, indices: list[Any]) -> Any:
         try:
@@ -171,6 +154,35 @@ class Reader:
         except Exception as error:
             note(error, in_short(indices))
             raise
+
+
+def _apart(read: _Read, indices: list[Any], source: Any, passes: _Passes) -> list[Any]:
+    """Read each sample separately; an exception of the source gets a note with its sample."""
+    left = iter(indices)
+    try:
+        return read(left, source, passes)
+    except StopIteration as error:
+        raise ended_inside(_name_of(_last_of(indices, left))) from error
+    except Exception as error:
+        note(error, _name_of(_last_of(indices, left)))
+        raise
+
+
+def _read_plainly(indices: Iterable[Any], source: Any, _: _Passes) -> list[Any]:
+    return [source[index] for index in indices]
+
+
+def _read_seeded(
+    request: Request, seed: Callable[[int], object], bits: int, indices: Iterable[Any], source: Any, _: _Passes
+) -> list[Any]:
+    """Seed before each sample; the function that seeds returns a true value."""
+    keys = (request.keys & np.uint64(bits)).tolist()
+    return [source[index] for index, key in zip(indices, keys, strict=True) if seed(key)]
+
+
+def _read_passing(request: Request, rng: SampleRNG, indices: Iterable[Any], _: Any, passes: _Passes) -> list[Any]:
+    assert passes is not None
+    return rng.read(passes, indices, request.keys.tolist())
 
 
 def _name_of(index: Any) -> str:
@@ -183,7 +195,6 @@ def _last_of(indices: list[Any], left: Iterator[Any]) -> Any:
     return indices[len(indices) - length_hint(left) - 1]
 
 
-_ALL_BITS = (1 << 64) - 1
 _Place = tuple[int, int]  # an epoch, and a position in it
 
 

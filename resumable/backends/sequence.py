@@ -69,14 +69,14 @@ class SequenceBackend:
         passes = None
         if options.randomness == "passed":
             passes = _passing(source, options)
-            collate = None if collate is None else passing(collate)
         assert options.randomness is not None
         together = collate is not None and passes is None and options.recorder is None and draws_nothing(samples)
         roots = {"dataset": source, "transform": options.transform, "collate": options.collate}
         seeding = Seeding(roots)
         if remembers is not None:
             seeding.own.forget("dataset")  # its own state restores its RNGs
-        self._reader = Reader(samples, collate, options.randomness, together, seeding, options.recorder, passes)
+        mixes = options.randomness == "passed" and takes_rng(options.collate)
+        self._reader = Reader(samples, collate, options.randomness, together, seeding, options.recorder, passes, mixes)
 
     def read(self, requests: Iterable[Request]) -> Iterator[Any]:
         """Yield one batch per request."""

@@ -376,7 +376,7 @@ def test_options_of_wrap_that_do_not_fit_are_refused() -> None:
         ("shard does not fit", {"batch_size": 4, "shard": True}),
         ('randomness="off" does not fit', {"batch_size": 4, "randomness": "off"}),
         ('randomness="batch" does not fit', {"batch_size": 4, "randomness": "batch"}),
-        ('randomness="passed" does not fit a DALI source', {"batch_size": 4, "randomness": "passed"}),
+        (r'randomness="passed" does not fit a DALI source\.', {"batch_size": 4, "randomness": "passed"}),
     ]
     for message, options in refused:
         with pytest.raises(resumable.errors.ConfigurationError, match=message):

@@ -350,6 +350,19 @@ def test_a_transform_gets_the_rng_of_its_sample() -> None:
         resumable.wrap(open_split(), batch_size=8, randomness="passed")
 
 
+@pytest.mark.parametrize("transform", [None, dict])
+def test_a_collate_function_alone_gets_the_rng_of_the_batch(transform: Any) -> None:
+    options: Any = {
+        "transform": transform,
+        "collate": lambda some, rng: (len(some), rng.key),
+        "seed": 3,
+        "tail": "partial",
+    }
+    batches = list(resumable.wrap(open_split(decode="pil"), batch_size=8, randomness="passed", **options))
+    starts = range(0, len(open_split()), 8)
+    assert batches == [(min(8, len(open_split()) - start), SampleKeys(3, 0).batch(start)) for start in starts]
+
+
 def test_a_sample_is_not_taken_for_its_own_padding() -> None:
     jobs = deque[_Job]()
     for place, sample in enumerate((3, Padding(3))):

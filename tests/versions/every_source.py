@@ -32,6 +32,11 @@ def augmented(index: Any) -> tuple[Any, float, float]:
     return index, random.random(), float(np.random.randn())
 
 
+def augmented_with(index: Any, rng: Any) -> tuple[Any, int, float, float, float]:
+    half, child = int(rng.integers(1 << 20, dtype=np.uint32)), rng.spawn(1)[0]  # half of a word
+    return index, half, float(rng.normal()), rng.python.random(), float(child.random())
+
+
 class Reader:
     """Goes on where it stands, and has a state."""
 
@@ -93,6 +98,8 @@ def kinds_of(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
         "blocks by hand": lambda: wrap(Shards(), sampler=Blocks(Shards.sizes, window=2, seed=5)),
         "generator function": lambda: wrap(numbers),
         "generator, batch randomness": lambda: wrap(data, transform=augmented, randomness="batch"),
+        "list, RNG passed": lambda: wrap(data, shuffle=True, transform=augmented_with, randomness="passed"),
+        "generator, RNG passed": lambda: wrap(lambda: iter(data), transform=augmented_with, randomness="passed"),
         "reader with a state": lambda: wrap(Reader()),
         "mixture": lambda: wrap(resumable.mix(mixed, weights={"a": 2, "b": 1}), transform=augmented),
         "Tokens": lambda: wrap(resumable.Tokens(folder / "tokens.npy", 16), shuffle=True),
@@ -117,6 +124,10 @@ def _of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
         sampler = RandomSampler(own.Augmented(), generator=torch.Generator().manual_seed(3))
         return loader(own.Augmented(), sampler=sampler, options={"order": "torch"})
 
+    class PassedTo(own.Augmented):
+        def __getitem__(self, index: int, rng: Any = None) -> Any:
+            return *augmented_with(index, rng), torch.rand((), generator=rng.torch).item()
+
     def by_position() -> Loader[Any]:
         sampler = resumable.ResumableSampler(19, 1, 0, seed=3, batch_size=3)
         return loader(own.Augmented(19), sampler=sampler)
@@ -124,6 +135,9 @@ def _of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
     return {
         "DataLoader": lambda: loader(own.Augmented(), shuffle=True),
         "DataLoader, 2 workers": lambda: loader(own.Augmented(), shuffle=True, num_workers=2),
+        "DataLoader, 2 workers, RNG passed": lambda: loader(
+            PassedTo(), shuffle=True, num_workers=2, options={"randomness": "passed"}
+        ),
         "DataLoader, __getitems__": lambda: loader(own.Together(), shuffle=True),
         "DataLoader, order of torch": in_torchs_order,
         "DataLoader, own sampler": lambda: loader(own.Augmented(), sampler=own.EpochOrder()),
@@ -143,20 +157,17 @@ def _of_torch(folder: Path) -> dict[str, Callable[[], Loader[Any]]]:
 
 def _of_datasets() -> dict[str, Callable[[], Loader[Any]]]:
     from datasets import Dataset  # noqa: PLC0415  # it may be missing
+    from torch.utils.data import DataLoader  # noqa: PLC0415  # the same
 
     table = {"number": list(range(17)), "text": [f"text {number}" for number in range(17)]}
 
     def stream() -> Any:
         return Dataset.from_dict(table).to_iterable_dataset(num_shards=3)
 
-    kinds: dict[str, Callable[[], Loader[Any]]] = {
+    return {
         "Hugging Face dataset": lambda: resumable.wrap(Dataset.from_dict(table), batch_size=3, shuffle=True, seed=3),
         "Hugging Face stream": lambda: resumable.wrap(stream(), batch_size=3, seed=3),
-    }
-    if WITH_TORCH:
-        from torch.utils.data import DataLoader  # noqa: PLC0415  # it may be missing
-
-        kinds["Hugging Face stream, 2 workers"] = lambda: resumable.wrap(
+        "Hugging Face stream, 2 workers": lambda: resumable.wrap(
             DataLoader(stream(), batch_size=3, num_workers=2), seed=3
-        )
-    return kinds
+        ),
+    }

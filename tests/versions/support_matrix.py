@@ -5,8 +5,9 @@ all other environments. The result is `docs/reference/versions.md`.
 
 python support_matrix.py [--complete] [TORCH ...]
 
-`TORCH` is the newest PyTorch as words for pip, such as `torch --index-url https://download.pytorch.org/whl/cpu`. Only
-CPU builds are installed. `--complete` fails if something could not be installed; otherwise the page lists it.
+`TORCH` is the newest PyTorch as words for pip, such as `torch --index-url https://download.pytorch.org/whl/cpu`. If an
+index has only builds for GPUs, the environments need 25 GB. `--complete` fails if something could not be installed;
+otherwise the page lists it.
 """
 
 from __future__ import annotations
@@ -34,12 +35,17 @@ ROOT = Path(__file__).parents[2]
 HERE = Path(__file__).parent
 PAGE = ROOT / "docs" / "reference" / "versions.md"
 
-BASE = ("datasets", "parquet", "tars")  # extras; without PyTorch, of what they bring only these packages:
-WITHOUT_TORCH = ("datasets", "pyarrow", "braceexpand", "pillow")
-FRAMEWORKS = ("lightning", "accelerate", "transformers", *BASE)  # extras
+PLAIN = ("parquet", "tars")  # the extras without PyTorch
+FRAMEWORKS = ("lightning", "accelerate", "transformers", "datasets", *PLAIN)
+TEST_TOOLS = ("pytest", "pytest-timeout", "hypothesis", "lightning")
 SHOWN = ("torch", "numpy", "fsspec", "pytorch-lightning", "accelerate", "transformers", "datasets", "pyarrow")
 TESTS = (
     "tests/samplers/test_samplers.py",
+    "tests/randomness/test_randomness.py",
+    "tests/randomness/test_passed.py::test_the_numbers_of_a_key_never_change",
+    "tests/randomness/test_passed.py::test_at_a_key_nothing_is_left_of_the_one_before",
+    "tests/randomness/test_passed.py::test_the_memory_of_this_numpy_is_as_expected",
+    "tests/package/test_torch_private.py::test_workers_are_plain_if_a_name_is_missing",
     "tests/lightning/test_packages.py::test_either_package_alone",
     "tests/lightning/test_packages.py::test_every_private_name_is_there",
     "tests/hf_accelerate/test_accelerate_kills.py::test_killed_after_saves_and_resumed[indexed-1-2]",
@@ -49,7 +55,6 @@ TESTS = (
 PYARROW = (
     "pyarrow==21.0.0"  # the oldest that the oldest `datasets` accepts; newer ones need NumPy 2, and pip cannot know
 )
-CUDA = ("nvidia-", "cuda-")  # packages of PyTorch's builds for GPUs
 
 
 class Environment(NamedTuple):
@@ -57,7 +62,8 @@ class Environment(NamedTuple):
 
     name: str
     python: str
-    oldest: bool
+    oldest: bool = False
+    torch: bool = True
 
     @property
     def folder(self) -> Path:
@@ -70,9 +76,10 @@ class Environment(NamedTuple):
 
 ENVIRONMENTS = (
     Environment("oldest", "3.11", oldest=True),
-    Environment("3.11", "3.11", oldest=False),
-    Environment("3.12", "3.12", oldest=False),
-    Environment("3.13", "3.13", oldest=False),
+    Environment("3.11", "3.11"),
+    Environment("3.12", "3.12"),
+    Environment("3.13", "3.13"),
+    Environment("plain", "3.13", torch=False),
 )
 
 
@@ -116,63 +123,54 @@ def pins(environment: Environment) -> list[str]:
     return [*oldest, PYARROW] if environment.oldest else []
 
 
-def install(environment: Environment, *words: str, constraints: Iterable[str] = (), dry: bool = False) -> list[str]:
-    """Install packages, or only find out what pip would install; return their names.
+def install(environment: Environment, *words: str, constraints: Iterable[str] = ()) -> None:
+    """Install packages.
 
     Raises:
         NotInstalled: pip found no such packages.
     """
     pip = environment.program, "-m", "pip", "--disable-pip-version-check", "install", "--quiet", "--no-compile"
     with tempfile.TemporaryDirectory() as folder:
-        file, report = Path(folder, "constraints.txt"), Path(folder, "report.json")
+        file = Path(folder, "constraints.txt")
         file.write_text("\n".join(constraints), encoding="utf-8")
         try:
-            run(*pip, *["--dry-run"] * dry, "--report", report, "--constraint", file, *words)
+            run(*pip, "--constraint", file, *words)
         except SystemExit as error:
             say(str(error))
             raise NotInstalled(f"Python {environment.python}: pip could not install {' '.join(words)}") from error
-        return [one["metadata"]["name"] for one in json.loads(report.read_text(encoding="utf-8"))["install"]]
 
 
-def install_torch(environment: Environment, *words: str) -> None:
-    """Install a CPU build of PyTorch.
+def make(environment: Environment, torch: list[str]) -> None:
+    """Make an environment, unless it is there.
 
     Raises:
-        NotInstalled: there is none.
+        NotInstalled: there is no such Python, or pip could not install the packages.
     """
-    if any(name.startswith(CUDA) for name in install(environment, *words, dry=True)):
-        raise NotInstalled(f"Python {environment.python}: the index has no CPU build of {words[0]}")
-    install(environment, *words)
-
-
-def make(environment: Environment, torch: list[str]) -> list[str]:
-    """Make an environment, unless it is there; return what could not be installed."""
     python, ready = find_python(environment.python), environment.folder / ".ready"
     project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
     extras = [project["optional-dependencies"][extra] for extra in FRAMEWORKS]
     wanted = repr((environment, torch, pins(environment), project["dependencies"], extras))
-    if ready.exists() and (known := json.loads(ready.read_text(encoding="utf-8")))["of"] == wanted:
-        return [str(one) for one in known["missing"]]
+    if ready.exists() and ready.read_text(encoding="utf-8") == wanted:
+        return
     say(f"making {environment.folder.name}")
     run(python, "-m", "venv", "--clear", environment.folder)
-    missing: list[str] = []
-    # If the oldest PyTorch has no CPU build, the oldest versions of the frameworks are tested with the newest one.
-    oldest = [[f"torch=={VERSIONS['torch'].oldest}", *torch[1:]]] if environment.oldest else []
-    for words in (*oldest, torch):
-        try:
-            install_torch(environment, *words)
-            break
-        except NotInstalled as error:
-            missing.append(str(error))
-    kept = [pin for pin in pins(environment) if not pin.startswith("torch==")]
-    if found := versions(environment).get("torch"):
-        kept.append(f"torch=={found}")  # no package may replace it
-        words = ["pytest", "pytest-timeout", "hypothesis", "lightning", f"--editable=.[{','.join(FRAMEWORKS)}]"]
+    kept = pins(environment)
+    if environment.torch:  # first and alone, so its build is chosen once
+        install(environment, *torch, constraints=kept)
+        kept.append(f"torch=={versions(environment)['torch']}")  # no package may replace it
+        install(environment, *TEST_TOOLS, f"--editable=.[{','.join(FRAMEWORKS)}]", constraints=kept)
     else:
-        words = [*WITHOUT_TORCH, "--editable=."]
-    install(environment, *words, constraints=kept)
-    ready.write_text(json.dumps({"of": wanted, "missing": missing}), encoding="utf-8")
-    return missing
+        install(environment, f"--editable=.[{','.join(PLAIN)}]")
+    ready.write_text(wanted, encoding="utf-8")
+
+
+def try_make(torch: list[str], environment: Environment) -> str:
+    """Make an environment; return what could not be installed, if anything."""
+    try:
+        make(environment, torch)
+    except NotInstalled as error:
+        return str(error)
+    return ""
 
 
 def versions(environment: Environment) -> dict[str, str]:
@@ -211,19 +209,15 @@ def try_alone(folder: str, environment: Environment) -> tuple[int, str]:
     """Save the states of every kind and run the tests; return the number of kinds, and pytest's count."""
     run(environment.program, "-m", "resumable", "doctor")
     count = len(run_streams(environment, folder, "save"))
-    return count, run_tests(environment) if "torch" in versions(environment) else "none"
+    return count, run_tests(environment) if environment.torch else "none"
 
 
 def main(*words: str) -> None:
     """Make the environments, run everything, and write the page."""
     torch = [word for word in words if word != "--complete"] or ["torch"]
-    made, missing = [], []
-    for environment in ENVIRONMENTS:
-        try:
-            missing += make(environment, torch)
-            made.append(environment)
-        except NotInstalled as error:
-            missing.append(str(error))
+    with ThreadPoolExecutor(2) as pool:
+        problems = dict(zip(ENVIRONMENTS, pool.map(partial(try_make, torch), ENVIRONMENTS), strict=True))
+    made, missing = [one for one, problem in problems.items() if not problem], list(filter(None, problems.values()))
     for text in missing:
         say(f"not run: {text}")
     if missing and "--complete" in words:

@@ -12,7 +12,7 @@ from resumable._fetch.frameworks import Inside
 from resumable._fetch.reader import Reader, indices_of
 from resumable._fetch.stream import may_wait
 from resumable._naming import identity_of
-from resumable._randomness.passed import passing, refuse_without
+from resumable._randomness.passed import passing, refuse_without, takes_rng
 from resumable._randomness.seeding import Seeding
 from resumable.backends.tfds.decoding import stack
 from resumable.failpoints import point
@@ -54,11 +54,11 @@ class TfdsBackend:
         self._plain = options.transform is None and self._collate is stack
         assert options.randomness is not None
         self._randomness, self._passes = options.randomness, options.randomness == "passed"
+        self._mixes = self._passes and takes_rng(options.collate)
         if self._passes:
             functions = {"transform(sample, rng)": options.transform, "collate(samples, rng)": options.collate}
             refuse_without("the source of TensorFlow Datasets", functions)
             self._transform = passing(options.transform or _unchanged)
-            self._collate = None if self._collate is None else passing(self._collate)
         self.inside = Inside(passes_rng=True)
         self._seeding = Seeding({"transform": options.transform, "collate": options.collate})
         self.length = len(source)
@@ -127,7 +127,9 @@ class TfdsBackend:
 
     def _batch(self, request: Request, samples: _Ahead) -> Any:
         passes = samples.read if self._passes else None
-        reader = Reader(samples, self._collate, self._randomness, seeding=self._seeding, passes=passes)
+        reader = Reader(
+            samples, self._collate, self._randomness, seeding=self._seeding, passes=passes, mixes=self._mixes
+        )
         return reader.read_isolated(request)
 
 

@@ -22,7 +22,7 @@ from resumable._fetch.reader import Reader
 from resumable._introspection import ask, has, is_a, length_or_none, module_of, qualname_of
 from resumable._naming import name_of
 from resumable._order.world import World
-from resumable._randomness.passed import passing, passing_on, refuse_without
+from resumable._randomness.passed import passing_on, refuse_without, takes_rng
 from resumable._randomness.seeding import Seeding
 from resumable._torch_private import iterates_its_own_way
 from resumable._warn import warn
@@ -317,9 +317,9 @@ def _reader(loader: DataLoader[Any], options: Options) -> tuple[Reader, Options]
     assert randomness is not None
     collate: Callable[..., Any] = collating(loader.collate_fn)
     seeding = Seeding({"dataset": dataset, "collate": loader.collate_fn})
-    collate = passing(collate) if randomness == "passed" else collate
+    mixes = randomness == "passed" and takes_rng(collate)
     collate = collate if collates else partial(_convert_first, collate)
-    reader = Reader(dataset, collate, randomness, together, seeding, recorder, passes)
+    reader = Reader(dataset, collate, randomness, together, seeding, recorder, passes, mixes)
     return reader, replace(options, randomness=randomness)
 
 
