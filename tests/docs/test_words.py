@@ -162,3 +162,10 @@ def test_every_decision_has_its_day_in_order() -> None:
     assert len(days) > 10
     assert all(days), [section.partition("\n")[0] for section, day in zip(sections, days, strict=True) if not day]
     assert [day[1] for day in days if day] == sorted(day[1] for day in days if day)
+
+
+def test_no_text_has_marks_of_a_merge() -> None:
+    marked = [
+        relative(path) for path in TEXTS if re.search(r"^(<{7}|>{7}) ", path.read_text(encoding="utf-8"), re.MULTILINE)
+    ]
+    assert marked == []
