@@ -43,7 +43,15 @@ class Hugging:
         data: Any = datasets.load_from_disk(written("arrow", case, write))
         rows_of = _Rows(case.cost)
         if stream:
-            data = data.to_iterable_dataset(num_shards=8).shuffle(seed=0, buffer_size=1000).map(rows_of.one)
+            data = (
+                data.to_iterable_dataset(num_shards=8)
+                .shuffle(
+                    seed=0,
+                    buffer_size=1000,
+                    max_buffer_input_shards=4,  # 8 shards in 2 buffers: one for each worker
+                )
+                .map(rows_of.one)
+            )
         else:
             data = data.with_transform(rows_of)
         self._loader: Any = StatefulDataLoader(

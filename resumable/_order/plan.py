@@ -255,7 +255,7 @@ class History(NamedTuple):
         if not 0 <= step <= total:
             raise ConfigurationError(
                 f"epoch {epoch} has {total} batches, so step {step} does not exist.\n"
-                f"Use a step from 0 to {total} ({total} is the end of the epoch)."
+                f"Batches count from 0; step {total} is the end of the epoch."
             )
         return plan.ahead(first, step - first.step), plan
 
