@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+import sys
 from math import prod
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -120,9 +121,11 @@ def check_healthy(attempt: Attempt, directory: Path) -> None:
     """
     if attempt.status != 0 or attempt.killed:
         how = attempt.killed or f"its exit status is {attempt.status}"
+        missing = "No module named" in attempt.output
+        fix = f"\nIf that module is installed for {sys.executable}, start the command with it." if missing else ""
         raise ConfigurationError(
             f"the command fails without faults: {how}.\nThe effects of a crash could not be distinguished. It ran in "
-            f"{directory}/work, which mirrors the current directory. The end of its output:\n{attempt.output}"
+            f"{directory}/work, which mirrors the current directory. The end of its output:\n{attempt.output}{fix}"
         )
     if not any(log.batches for log in attempt.ranks.values()):
         raise ConfigurationError(_why_nothing_was_trained(attempt))
