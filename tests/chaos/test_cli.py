@@ -97,7 +97,10 @@ def test_a_broken_promise_exits_with_1_and_can_be_replayed(
         ([*SMALL, "--fail"], r"fails without faults: its exit status is 1.*\n(.*\n)*it fails by itself"),
         ([sys.executable, "-c", "pass"], r"trained on no batch of a resumable loader.*\n.*resumable\.wrap"),
         (["sh", "-c", "echo done"], "trained on no batch of a resumable loader"),
-        ([sys.executable, "-m", "missing"], r"fails without faults(.*\n)*.*No module named missing\n+.*start the command with it"),
+        (
+            [sys.executable, "-m", "missing"],
+            r"fails without faults(.*\n)*.*No module named missing\n+.*start the command with it",
+        ),
         ([sys.executable, "missing.py"], r"fails without faults: its exit status is 2.*\n(.*\n)*.*missing\.py"),
         (["no-such-program"], "the program 'no-such-program' was not found"),
         ([], "no command to run"),
