@@ -227,7 +227,7 @@ def main(*words: str) -> None:
     with tempfile.TemporaryDirectory() as folder, ThreadPoolExecutor(2) as pool:
         run_streams(made[0], folder, "write")
         for environment, (count, counted) in zip(made, pool.map(partial(try_alone, folder), made), strict=True):
-            tests[environment], crossed[environment.name, environment.name] = counted, count
+            tests[environment] = counted
             say(f"{environment.name}: states of {count} kinds of sources saved; tests: {counted}")
         others = [[other.name for other in made if other != environment] for environment in made]
         for lines in pool.map(lambda one, names: run_streams(one, folder, "load", *names), made, others):
@@ -280,7 +280,7 @@ def page(
         python = run(environment.program, "--version").split()[1]
         rows.append([environment.name, python, *(found.get(name, "none") for name in SHOWN), tests[environment]])
     names = [environment.name for environment in made]
-    counts = [[f"saved in {one}", *(str(crossed[one, other]) for other in names)] for one in names]
+    counts = [[f"saved in {one}", *(str(crossed[one, other] or "") for other in names)] for one in names]
     tested = table(["environment", "Python", *SHOWN, "tests"], rows)
     absent = "".join(f"- {text}.\n" for text in missing)
     return (
