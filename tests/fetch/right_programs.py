@@ -571,6 +571,17 @@ class Measures:
             yield number
 
 
+class Ticks:
+    """Knows when its pass started, by a clock so coarse that passes share a time."""
+
+    clock = itertools.count()
+    started = 0
+
+    def __iter__(self) -> Iterator[Any]:
+        self.started = next(self.clock) // 6
+        return iter(DATA)
+
+
 class Bar:
     """Keeps the bar of its last pass."""
 
@@ -752,6 +763,7 @@ LIGHT: dict[str, Program] = {
     "a loop that seeds the RNGs, over a stream": looped(lambda: wrap(ShuffleBuffer()), random.seed),
     "a loop that peeks": peeking(lambda: wrap(ShuffleBuffer())),
     "source that measures its speed": iterable(Measures),
+    "source with a coarse clock": iterable(Ticks),
     "source with a progress bar": iterable(Bar, back=False),  # it cannot be copied
     "source that uses the model": with_model(),
     "source around a DataLoader": iterable(lambda: around),
