@@ -178,7 +178,7 @@ wrap.__signature__ = signature_of_wrap()  # type: ignore[attr-defined]  # a func
 
 
 def made_of(source: Any) -> tuple[Any, Mapping[str, Any]]:
-    """Return what a source with a Loader of its own was made of, a `DataLoader` and options; else the source."""
+    """Return what a source that contains a Loader was made of, a `DataLoader` and options; else the source."""
     arguments = ask(type(source), "resumable_arguments")
     return (None if arguments is None else arguments(source)) or (source, {})
 

@@ -572,7 +572,7 @@ class Measures:
 
 
 class Ticks:
-    """Knows when its pass started, by a clock so coarse that passes share a time."""
+    """Knows when its pass started, with a clock so coarse that passes share a time."""
 
     clock = itertools.count()
     started = 0

@@ -53,7 +53,7 @@ def test_a_killed_training_continues_exactly(bench: Bench, kind: str, workers: i
 
 
 def test_lightning_alone_does_not_load_the_state_of_an_epochs_end(bench: Bench) -> None:
-    """The page says so: without the callback, the next epoch has another order, though each sample once."""
+    """The page says so: without the callback, the next epoch is in a different order, though each sample once."""
     kind = "lightning, alone, epochs"
     whole, folder = lines(bench.whole(kind=kind)), bench.new()
     assert bench.run(folder, kind=kind, die_at=1) == [KILLED], said(folder)

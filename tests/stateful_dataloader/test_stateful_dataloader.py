@@ -462,7 +462,7 @@ def test_a_different_batch_size_is_rejected_or_divides_the_rest() -> None:
     ]
 
 
-def test_other_data_continues_if_it_is_not_strict() -> None:
+def test_changed_data_continues_if_it_is_not_strict() -> None:
     """As the error recommends."""
     _, states = states_of("shuffled")
     loader = StatefulDataLoader(TensorDataset(torch.arange(20)), 3, shuffle=True)
