@@ -199,7 +199,9 @@ def test_the_samples_of_a_rank_are_told_without_reading() -> None:
 
 
 def test_there_is_no_batch_outside_of_the_epoch() -> None:
-    with pytest.raises(ConfigurationError, match=r"has 6 batches, so step 7 does not exist\.\nBatches count from 0; step 6 is the end"):
+    with pytest.raises(
+        ConfigurationError, match=r"has 6 batches, so step 7 does not exist\.\nBatches count from 0; step 6 is the end"
+    ):
         make().seek(epoch=0, step=7)
     with pytest.raises(ConfigurationError, match="epoch=-1, step=0 is not a position"):
         make().seek(epoch=-1)

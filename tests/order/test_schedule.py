@@ -93,7 +93,9 @@ def test_total_at_and_following_agree_with_going_step_by_step(length: int, size:
         assert history.locate(epoch, step) == (cursor, schedule)
         assert schedule.total(cursor) == total
     assert cursor.step == total
-    with pytest.raises(ConfigurationError, match=rf"step {total + 1} does not exist\.\nBatches count from 0; step {total} is the end"):
+    with pytest.raises(
+        ConfigurationError, match=rf"step {total + 1} does not exist\.\nBatches count from 0; step {total} is the end"
+    ):
         history.locate(epoch, total + 1)
 
 
