@@ -49,8 +49,9 @@ _MOST_BYTES = 1 << 26
 _CODE = (type, types.ModuleType, types.BuiltinFunctionType, types.CodeType)
 # Errors that were kept say nothing about the next element, and notes and tracebacks are added to them.
 _CAUGHT = (BaseException, types.TracebackType, types.FrameType)
-# Streams of Hugging Face keep counters of the last epoch, and reset them before the next.
-_UNSEARCHED = frozenset({"threading", "_thread", "logging", "datasets"})
+# Streams of Hugging Face keep counters of the last epoch, and reset them before the next. Ray Data keeps numbers and
+# times of its executions, and reads in other processes.
+_UNSEARCHED = frozenset({"threading", "_thread", "logging", "datasets", "ray"})
 _LIBRARIES = frozenset({"torch", "numpy", "threading", "_thread", "logging", "multiprocessing", "resumable"})
 
 
