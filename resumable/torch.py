@@ -181,6 +181,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         self._loop: _Loop | None = None  # the newest
         self._refused: Exception | None = None
         self._resumed = False  # a state was loaded, and no loop has started since
+        self._loaded = False  # a state was loaded
         self._foreign: Mapping[str, Any] | None = None  # of torchdata's class, until a loop tells its epoch
         self._epoch_set = self._sampler_epoch()
 
@@ -194,11 +195,11 @@ class StatefulDataLoader(DataLoader[T_co]):
             given.setdefault("world", World(0, 1))
         try:
             loader: Loader[T_co] = wrap(plain, **given)
+            if position is not None:
+                loader.load_state_dict(position)
         except ResumableError as error:
             _explain(error)
             raise
-        if position is not None:
-            loader.load_state_dict(position)
         if "loader" in vars(self):
             self.loader.close()
         self.loader, self._used = loader, used
@@ -222,9 +223,20 @@ class StatefulDataLoader(DataLoader[T_co]):
         return kind(self.dataset, **batching, **arguments, persistent_workers=self.persistent_workers), given
 
     def resumable_arguments(self) -> tuple[DataLoader[T_co], dict[str, Any]] | None:
-        """Return what `wrap` and the integrations read instead: a plain `DataLoader`, and options of `wrap`."""
+        """Return what `wrap` and the integrations read instead: a plain `DataLoader`, and options of `wrap`.
+
+        Raises:
+            UnsupportedError: a state was loaded, which the new Loader would not have.
+        """
         if type(self).__iter__ is not StatefulDataLoader.__iter__:
             return None
+        if self._loaded:
+            here = self.loader.cursor
+            raise UnsupportedError(
+                f"this StatefulDataLoader has loaded a state, and is at epoch {here.epoch}, step {here.step}, but the "
+                "Loader that wraps it starts at epoch 0, step 0.\nIt would repeat batches. Iterate over the "
+                "StatefulDataLoader itself, or wrap it first, and load a state of the Loader that wrap() returns."
+            )
         sampler = self._samplers()[-1]
         if self._drawn is not None and sampler is self.sampler:
             sampler = _random_sampler(self.order)(self.dataset)  # no seed was passed
@@ -365,6 +377,7 @@ class StatefulDataLoader(DataLoader[T_co]):
         with self._lock:
             self._refused = self._foreign = None
             before, self._loop = self._loop, None
+            self._loaded = bool(state_dict)
             if not state_dict:
                 if before is not None and before.is_left:
                     self.loader.end_epoch()
@@ -581,9 +594,10 @@ def _torchdatas() -> Any:
 
 
 def _explain(error: Exception) -> None:
-    """Say where options go that an error recommends for `wrap`."""
-    if isinstance(error, ResumableError) and "wrap(" in str(error):
-        error.add_note("Pass options of wrap() to StatefulDataLoader(), or to install() if a framework creates it.")
+    """Say once where options go that an error recommends for `wrap`."""
+    note = "Pass options of wrap() to StatefulDataLoader(), or to install() if a framework creates it."
+    if isinstance(error, ResumableError) and "wrap(" in str(error) and note not in getattr(error, "__notes__", ()):
+        error.add_note(note)
 
 
 def _random_sampler(order: str) -> Any:

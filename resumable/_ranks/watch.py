@@ -257,7 +257,7 @@ class Watch:
         return None if self._posts is None else self._posts.get(f"{self.key}{epoch}/end")
 
     def wait_for_others(self, key: str, ranks: int, seconds: float) -> None:
-        """Wait a few seconds at most until all ranks have called this, and check for errors of other ranks.
+        """Wait until all ranks have called this, at most for `seconds`, and check for errors of other ranks.
 
         Raises:
             RankError: a rank has posted one.

@@ -131,8 +131,8 @@ class Job(NamedTuple):
 
     Args:
         key: of the loader.
-        first: number of batches to read.
-        rest: number of batches from the state.
+        first: number of batches to read without a state.
+        rest: number of batches to read from the state.
         state: the state to continue from, pickled because its classes may belong to the script; None for none.
     """
 

@@ -438,6 +438,12 @@ def test_an_error_says_where_options_go() -> None:
     with pytest.raises(UnsupportedError, match=r"wrap\(") as refused:
         StatefulDataLoader(Counting(), 3, randomness="passed")
     assert "Pass options of wrap() to StatefulDataLoader()" in "".join(refused.value.__notes__)
+    other = StatefulDataLoader(Counting(), 3)
+    next(iter(other))
+    other.num_workers = 2
+    with pytest.raises(StateMismatchError, match=r"wrap\(") as changed:
+        iter(other)
+    assert "".join(changed.value.__notes__).count("Pass options of wrap()") == 1
 
 
 def test_a_stream_with_logical_streams_fits_other_workers() -> None:
@@ -492,6 +498,23 @@ def test_wrap_reads_what_it_was_made_of(own: dict[str, Any]) -> None:
     resumed = resumable.wrap(StatefulDataLoader(Noisy(), 3, shuffle=True, tail="drop", **options))
     resumed.load_state_dict(loader.state_dict())
     assert [values(batch) for batch in resumed] == [values(batch) for batch in loader]
+
+
+def test_wrap_rejects_a_loader_that_has_loaded_a_state() -> None:
+    """Its Loader would start over. A batch that was only read, as for a lazy model, loses nothing."""
+    _, states = states_of("shuffled")
+    loader = made("shuffled", 1)
+    next(iter(loader))
+    first = values(next(iter(resumable.wrap(loader))))
+    assert first == values(next(iter(resumable.wrap(made("shuffled", 1)))))
+    loader.load_state_dict(states[2][2])
+    with pytest.raises(UnsupportedError, match="is at epoch 0, step 2, but the Loader that wraps it starts at epoch 0"):
+        resumable.wrap(loader)
+    next(iter(loader))
+    with pytest.raises(UnsupportedError, match="step 3"):
+        resumable.wrap(loader)
+    loader.load_state_dict({})
+    assert values(next(iter(resumable.wrap(loader)))) == first
 
 
 def test_wrap_keeps_the_loop_of_a_subclass() -> None:

@@ -234,7 +234,7 @@ class Updates:
     """Records each step of the PyTorch optimizers; at the first one after a checkpoint, also weights and states.
 
     Args:
-        write: records an event from kind and fields.
+        write: records an event; called with its kind and fields.
         stands: returns the position of each loader.
     """
 

@@ -203,7 +203,7 @@ class Compared(NamedTuple):
     Args:
         start: number of the launch.
         save: name of the store, and the step.
-        found: from path to text of each part.
+        found: a dict from path to text of each part.
         expected: the same in the baseline run, for each time that the step was saved there.
     """
 
@@ -263,7 +263,7 @@ def count_compared(baseline: Attempt, attempts: Sequence[Attempt]) -> tuple[int,
 
 
 def compared_files(baseline: Attempt, attempts: Sequence[Attempt]) -> dict[str, bool]:
-    """Return a dict from path in the case: whether the last content of that saved file was compared."""
+    """Return a dict from the path of each saved file in the case to whether its last content was compared."""
     is_known = _known(baseline)
     files: dict[str, bool] = {}
     for attempt in attempts:
