@@ -82,8 +82,8 @@ chaos: .venv/.ready  ## every kind of fault against every source, and planted pr
 	$(if $(SOURCES),,$(BIN)/python tests/chaos/planted_programs.py docs/reference/chaos-results.md)
 
 bench: .venv/.ready peers  ## measure the numbers of docs/reference/benchmarks.md again
-	$(BIN)/python -m benchmarks --without peers --without formats --markdown benchmarks/results.md
-	.venv-peers/bin/python -m benchmarks --only peers --only formats --markdown benchmarks/results.md
+	$(BIN)/python -m benchmarks --without peers --without peers-resume --without formats --markdown benchmarks/results.md
+	.venv-peers/bin/python -m benchmarks --only peers --only peers-resume --only formats --markdown benchmarks/results.md
 	$(BIN)/python -m benchmarks.page
 	$(BIN)/python docs/draw_scale.py
 

@@ -19,7 +19,6 @@ END = "<!-- end of table -->"
 MARKS = re.compile(rf"(<!-- table: ([a-z-]+) -->\n\n).*?{END}", re.DOTALL)
 
 Row = dict[str, str]
-OFF, SAMPLE = "resumable (off)", "resumable (sample)"
 
 
 class Source(NamedTuple):
@@ -233,7 +232,7 @@ def chart(results: str) -> str:
     for number, (name, speed) in enumerate(sorted(speeds.items(), key=lambda item: -item[1])):
         top = TOP + number * LINE
         wide = (WIDTH - NAMES - 56) * speed / max(speeds.values())
-        kind = "bar ours" if name in {OFF, SAMPLE} else "bar"
+        kind = "bar ours" if name.startswith("resumable ") else "bar"
         lines.append(f'<text x="{NAMES - 8}" y="{top + 14}" text-anchor="end">{name}</text>')
         lines.append(f'<rect class="{kind}" x="{NAMES}" y="{top}" width="{wide:.0f}" height="{LINE - 7}" rx="2"/>')
         lines.append(f'<text x="{NAMES + wide + 6:.0f}" y="{top + 14}">{speed:,}</text>')

@@ -13,6 +13,7 @@ import pytest
 from benchmarks import page as docs
 from benchmarks.contenders import ENTRIES, OURS, PEERS
 from benchmarks.ratios import Ratio, in_turns, ratio
+from benchmarks.remote import NoAnswerError, Remote
 from benchmarks.report import BEGIN, END, Table, write
 from benchmarks.suites import SUITES
 
@@ -21,7 +22,7 @@ ROOT = Path(__file__).parent.parent
 
 CORE = (
     *("throughput", "transport", "startup", "state", "guards", "resume", "restart", "memory", "memory_workers"),
-    *("scale", "order", "lightning", "peers", "formats"),
+    *("scale", "order", "lightning", "peers", "peers-resume", "formats"),
 )
 
 
@@ -41,6 +42,28 @@ def section(page: str, title: str) -> list[list[str]]:
     """Return the body of a table."""
     lines = page.partition(f"### {title}\n\n")[2].partition("\n\n")[0].splitlines()
     return [[cell.strip() for cell in line.strip("|").split("|")] for line in lines[2:]]
+
+
+class TestAProcessThatDoesNotAnswer:
+    """torchdata's nodes wait forever if their workers crash; a benchmark of an hour must not."""
+
+    def test_is_replaced_and_asked_again(self) -> None:
+        with Remote() as remote:
+            remote.make("threading:Semaphore", value=1)
+            assert remote.call("acquire") is True
+            remote.limit = 10.0
+            assert remote.call("acquire") is True, "a new semaphore, because the first one waits forever"
+            assert remote.unanswered == 1
+
+    def test_fails_after_three_tries(self) -> None:
+        with Remote() as remote:
+            remote.make("threading:Event")
+            remote.limit = 0.5
+            with pytest.raises(NoAnswerError, match=r"no answer within 0.5 s, 3 times"):
+                remote.call("wait")
+            remote.limit = None
+            remote.make("threading:Event")
+            assert remote.call("is_set") is False, "the new process answers"
 
 
 @pytest.mark.slow

@@ -42,6 +42,7 @@ SUITES = {
     "tfdata": tfdata.run,
     "lightning": lightning.run,
     "peers": peers.run,
+    "peers-resume": peers.run_resume,
     "formats": formats.run,
     "tfds": tfds.run,
 }

@@ -9,7 +9,7 @@ from typing import TYPE_CHECKING
 from benchmarks.case import Case
 from benchmarks.contenders import ENTRIES, PEERS
 from benchmarks.ratios import median, ratio
-from benchmarks.remote import MeasurementError, MissingLibraryError
+from benchmarks.remote import MeasurementError, MissingLibraryError, NoAnswerError
 from benchmarks.report import Table
 from benchmarks.suites.throughput import per_second
 from benchmarks.suites.turns import get_ready, read_in_turns, wait_in_turns
@@ -18,7 +18,7 @@ if TYPE_CHECKING:
     from benchmarks.plan import Plan
     from benchmarks.remote import Pool, Remote
 
-__all__ = ["run"]
+__all__ = ["run", "run_resume"]
 
 _OURS = ("off", "sample")
 _READ_COLUMNS = ("loader", "workers", "us per item", "items/s", "resumable is faster by", "at least as fast")
@@ -34,28 +34,49 @@ _SIZE_NOTE = (
     "other, median of paired turns (smallest-largest). Libraries with their own file formats read 256 MB repeatedly, "
     "from the page cache."
 )
+_LIMIT = 60  # seconds; the longest call takes about 2
 _NAMES = (*_OURS, *PEERS)
 _SIZES = (8, 1024, 16 * 1024, 160 * 1024, 640 * 1024)  # bytes of a sample: batches of 0.5 kB to 40 MB
 _LARGE = 160 * 1024  # from this size on, turns have fewer batches
 
 
 def run(plan: Plan, pool: Pool) -> list[Table]:
-    """Compare all loaders whose libraries are installed, and list the others."""
+    """Compare how fast all loaders read whose libraries are installed, and list the others."""
     reading = Table("Peers: throughput", _READ_COLUMNS, note=_READ_NOTE)
-    waiting = Table("Peers: time to the first batch after a resume", _WAIT_COLUMNS, note=_WAIT_NOTE)
-    remotes = {name: pool[name] for name in _NAMES}
-    missing = _drop_missing(remotes)
+    sizes = Table("Peers: batches by their size", _SIZE_COLUMNS, note=_SIZE_NOTE)
+    remotes, missing = _contenders(pool)
     for workers in (0, 2) if plan.every else (2,):
         for cost in plan.costs:
             reading.rows += _read(plan, Case(plan.length, workers, cost), remotes)
-    for workers in (0, 2) if plan.every else (0,):  # some peers spawn workers on each of several starts
-        waiting.rows += _wait(plan, Case(plan.length, workers), remotes)
-    sizes = Table("Peers: batches by their size", _SIZE_COLUMNS, note=_SIZE_NOTE)
     for size in _SIZES if plan.every else _SIZES[:1]:
         sizes.rows += _sizes(plan, Case(plan.length, 2, size=size), remotes)
-    for table in (reading, waiting, sizes):
+    return _complete([reading, sizes], remotes, missing)
+
+
+def run_resume(plan: Plan, pool: Pool) -> list[Table]:
+    """Compare how soon they deliver their first batch after a resume, and the sizes of their states."""
+    waiting = Table("Peers: time to the first batch after a resume", _WAIT_COLUMNS, note=_WAIT_NOTE)
+    remotes, missing = _contenders(pool)
+    for workers in (0, 2) if plan.every else (0,):  # some peers spawn workers on each of several starts
+        waiting.rows += _wait(plan, Case(plan.length, workers), remotes)
+    return _complete([waiting], remotes, missing)
+
+
+def _contenders(pool: Pool) -> tuple[dict[str, Remote], list[str]]:
+    remotes = {name: pool[name] for name in _NAMES}
+    missing = _drop_missing(remotes)
+    for remote in remotes.values():
+        remote.limit = _LIMIT
+    return remotes, missing
+
+
+def _complete(tables: list[Table], remotes: dict[str, Remote], missing: list[str]) -> list[Table]:
+    hung = [f"{ENTRIES[name].label} {remote.unanswered}" for name, remote in remotes.items() if remote.unanswered]
+    for table in tables:
         table.rows += [_missing_row(name, table) for name in missing]
-    return [reading, waiting, sizes]
+        if hung:
+            table.note += f" Calls that took more than {_LIMIT} s were repeated: {', '.join(hung)}."
+    return tables
 
 
 def _drop_missing(remotes: dict[str, Remote]) -> list[str]:
@@ -114,13 +135,14 @@ def _wait(plan: Plan, case: Case, remotes: dict[str, Remote]) -> list[tuple[str,
         size = remote.call("size")
         times = (f"{median(cold[name]):.1f}", f"{median(resumed[name]):.1f}" if size else "none")
         rows.append((ENTRIES[name].label, str(case.workers), *times, str(size or "none"), *compared))
-    raised = ("none", "raises an error", "none", "none", "none")
-    return rows + [(ENTRIES[name].label, str(case.workers), *raised) for name in broken]
+    for name, what in broken.items():
+        rows.append((ENTRIES[name].label, str(case.workers), "none", what, "none", "none", "none"))
+    return rows
 
 
-def _those_that_resume(case: Case, remotes: dict[str, Remote]) -> tuple[dict[str, Remote], list[str]]:
-    """Prepare all that resume from their own state, and list the peers that raise an error."""
-    ready, broken = {}, []
+def _those_that_resume(case: Case, remotes: dict[str, Remote]) -> tuple[dict[str, Remote], dict[str, str]]:
+    """Prepare all that resume from their own state, and name what the other peers do."""
+    ready, broken = {}, {}
     for name, remote in remotes.items():
         try:
             get_ready(case, {name: remote}, case.batches * 9 // 10)
@@ -129,5 +151,5 @@ def _those_that_resume(case: Case, remotes: dict[str, Remote]) -> tuple[dict[str
             if name in _OURS:
                 raise
             print(f"{ENTRIES[name].label} does not resume: {str(error).splitlines()[-1]}", file=sys.stderr)
-            broken.append(name)
+            broken[name] = "does not answer" if isinstance(error, NoAnswerError) else "raises an error"
     return ready, broken
