@@ -51,7 +51,7 @@ class TestAProcessThatDoesNotAnswer:
         with Remote() as remote:
             remote.make("threading:Semaphore", value=1)
             assert remote.call("acquire") is True
-            remote.limit = 10.0
+            remote.limit = 2.0
             assert remote.call("acquire") is True, "a new semaphore, because the first one waits forever"
             assert remote.unanswered == 1
 
