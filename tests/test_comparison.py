@@ -130,3 +130,29 @@ def test_the_prose_says_what_the_benchmarks_say(prose: str) -> None:
     free = {"workers": "0", "us per item": "0", "randomness": "sample"}  # samples that cost nothing
     assert value("Throughput of wrap(DataLoader)", "ratio", **free) < 1
     assert value("Batches from workers", "ratio", batch="1024 kB", randomness="sample") < 1
+
+
+def test_the_pages_say_what_the_benchmarks_say_of_the_drop_in() -> None:
+    measured = tables(MEASURED.read_text(encoding="utf-8"))
+    docs = MEASURED.parent.parent / "docs"
+    speed = " ".join((docs / "frameworks/stateful-dataloader.md").read_text(encoding="utf-8").split())
+    page_text = " ".join((docs / "reference/benchmarks.md").read_text(encoding="utf-8").split())
+
+    def value(title: str, column: str, loader: str, workers: str, cost: str | None = None) -> float:
+        row = {"loader": loader, "workers": workers} | ({"us per item": cost} if cost else {})
+        (found,) = [one for one in measured[title] if row.items() <= one.items()]
+        return float(found[column].split()[0].replace(",", ""))
+
+    ours, theirs = "resumable StatefulDataLoader", "torchdata StatefulDataLoader"
+    items = partial(value, "Peers: throughput", "items/s")
+    first = partial(value, "Peers: time to the first batch after a resume", "ms resumed")
+    size = partial(value, "Peers: time to the first batch after a resume", "bytes")
+    assert f"it is {items(ours, '2', '20') / items(theirs, '2', '20'):.1f} times as fast" in speed
+    assert f"it is {1 - items(ours, '0', '20') / items(theirs, '0', '20'):.0%} slower".replace("%", " %") in speed
+    assert round(items(theirs, "0", "0") / items(ours, "0", "0")) == 3, "it reaches a third of torchdata's speed"
+    assert f"after {first(ours, '0'):.0f} ms instead of {first(theirs, '0'):.0f} ms" in speed
+    assert f"or {first(ours, '2'):.0f} ms instead of {first(theirs, '2'):.0f} ms with two workers" in speed
+    assert f"has {size(ours, '0') / 1e3:.1f} kB instead of {size(theirs, '0') / 1e3:.1f} kB" in speed
+    rows = [row for row in measured["Peers: throughput"] if (row["workers"], row["us per item"]) == ("2", "20")]
+    factors = [float(row["resumable is faster by"].split()[0]) for row in rows if not row["loader"].startswith("resum")]
+    assert f"{min(factors):.1f} to {max(factors):.0f} times as fast" in page_text
